@@ -1,6 +1,6 @@
 """EscrowMQ: a message goes out if, and only if, your database transaction commits.
 
-The names below are imported when they are first used, so that a program pays for what it uses.
+Each name is imported on first use, so a program loads only the modules that it needs.
 """
 
 from __future__ import annotations

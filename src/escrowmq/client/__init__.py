@@ -1,1 +1,1 @@
-"""The SDK: producers, transactions, consumers and the ledger table; plain and async."""
+"""The SDK: producers, transactions, consumers and the ledger table, in sync and async form."""

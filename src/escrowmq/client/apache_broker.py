@@ -1,6 +1,7 @@
-"""One broker of Apache RocketMQ: what it cannot do is refused here, by name.
+"""One broker of Apache RocketMQ; this adapter refuses, by name, what that broker cannot do.
 
-It takes one message per transaction, delivers at least once, and asks only live producers.
+The broker takes one message per transaction, delivers at least once, and back-checks only live
+producers.
 """
 
 from __future__ import annotations
@@ -35,14 +36,15 @@ log = event_log(__name__)
 
 REQUEST_S = 3.0
 _DEFAULT_TOPIC = "TBW102"
-#: As many as the topic has that lends its settings: keys stay in their queues then.
+#: At least the queue count of the default topic, whose count the new topic then gets. A smaller
+#: number would give the topic fewer queues and send keys to other queues.
 _DEFAULT_QUEUES = 1_024
 _BITS = {
     Resolution.COMMIT: SYS_COMMITTED,
     Resolution.ROLLBACK: SYS_ROLLED_BACK,
     Resolution.UNKNOWN: 0,
 }
-#: Codes of answers to a message that is stored: each has the whole header.
+#: Response codes of a stored message. Each response has the complete header.
 _STATUSES: dict[int, SendStatus] = {
     ResponseCode.SUCCESS: SendStatus.SEND_OK,
     ResponseCode.FLUSH_DISK_TIMEOUT: SendStatus.FLUSH_DISK_TIMEOUT,
@@ -53,14 +55,14 @@ _STATES = {Resolution.COMMIT: "committed", Resolution.ROLLBACK: "rolled_back"}
 
 
 class ApacheBroker:
-    """Belongs to one event loop."""
+    """Client of one Apache broker. Use it from one event loop only."""
 
     is_ours = False
 
     def __init__(self, network: Network, address: str) -> None:
         self._network = network
         self._address = address
-        #: Keyed messages of a queue go one after the other: its threads would mix them up.
+        #: One lock per queue. The broker's threads would reorder keyed messages sent concurrently.
         self._turns: dict[Place, asyncio.Lock] = {}
 
     async def send(self, message: Outgoing, until: float) -> Sent:
@@ -84,7 +86,7 @@ class ApacheBroker:
         )
 
     async def hold(self, holding: Holding, until: float) -> Held:
-        """Hold one half message; one that is stored unsafely is rolled back and raises."""
+        """Hold one half message. Roll it back and raise if the broker did not store it safely."""
         if len(holding.messages) != 1 or holding.number:
             raise RequestRefused(
                 "one_message_per_transaction",
@@ -98,8 +100,8 @@ class ApacheBroker:
                 "Apache RocketMQ loses such a message",
                 topic=message.place.topic,
             )
-        # This broker has no transaction ids but messages' own; a check brings ours back with the
-        # properties.  A ledger that was asked about another id would never find its row.
+        # This broker's only transaction ids are message ids. The property returns our id in a
+        # back-check; under any other id the ledger has no row.
         pairs = {
             TRAN_MSG: "true",
             PGROUP: holding.group,
@@ -110,7 +112,7 @@ class ApacheBroker:
             pairs[CHECK_IMMUNITY_TIME_IN_SECONDS] = str(-(-holding.check_after_ms // 1_000))
         properties = message.properties + format_properties(pairs)
         header = _header(message, properties, holding.group, SYS_PREPARED)
-        # Sent twice, it holds an orphan that a check rolls back or commits like the other one.
+        # A caller's retry stores a second half message; a back-check decides it like the first.
         status, answer = await self._store(header, message.body, until)
         _, log_offset = parse_offset_message_id(answer.offset_message_id)
         held = Held(
@@ -136,20 +138,20 @@ class ApacheBroker:
         return held
 
     async def _withdraw(self, held: Held, until: float) -> None:
-        """Roll a half message back before its sender has done anything."""
+        """Roll back a half message before the local transaction has run."""
         try:
             await self.decide(held, Resolution.ROLLBACK, until)
         except EscrowError as error:
-            # A check finds out that there was no local transaction.
+            # A back-check will find that there was no local transaction.
             facts = {"transaction_id": held.transaction_id, "why": str(error)}
             log.warning("rollback_untold", extra=facts)
 
     async def decide(self, held: Held, resolution: Resolution, until: float) -> Decided:
-        """Commit or roll back; it publishes again what is committed twice, so only once."""
+        """Commit or roll back. The request is sent once: a second commit would publish again."""
         connection = await self._network.connection(self._address)
         header = end_header(held, resolution)
         if resolution is Resolution.UNKNOWN:
-            # Nobody would answer that.
+            # The broker does not reply to UNKNOWN.
             connection.tell(RequestCode.END_TRANSACTION, header)
             return Decided(state="")
         left_s = max(until - asyncio.get_running_loop().time(), 0.1)
@@ -160,7 +162,7 @@ class ApacheBroker:
         return Decided(state=_STATES[resolution])
 
     async def close(self) -> None:
-        """Nothing waits here."""
+        """Do nothing: this adapter has no pending work."""
 
     async def _store(
         self, header: SendHeader, body: bytes, until: float
@@ -180,7 +182,7 @@ class ApacheBroker:
 def end_header(
     held: Held, resolution: Resolution, *, is_check_answer: bool = False
 ) -> EndTransactionHeader:
-    """END_TRANSACTION, as every broker understands it."""
+    """Build the END_TRANSACTION header that both kinds of brokers understand."""
     return EndTransactionHeader(
         topic=held.topic,
         producer_group=held.group,

@@ -1,4 +1,4 @@
-"""The user's transaction in SQLAlchemy's sessions and connections that are awaited."""
+"""The user's transaction on SQLAlchemy's async sessions and connections."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class AsyncSqlAlchemyTransaction:
-    """On a session or connection that is awaited: the same, inside SQLAlchemy's own bridge."""
+    """Adapter for an async session or connection; runs the sync adapter in SQLAlchemy's bridge."""
 
     def __init__(
         self, database: AsyncSession | AsyncConnection, row: Row, max_duration_ms: int
@@ -38,11 +38,11 @@ class AsyncSqlAlchemyTransaction:
 
     @property
     def is_commit_owned_by_caller(self) -> bool:
-        """Whether the caller's own block commits; known once it has begun."""
+        """Whether the caller's own block commits; known after ``begin``."""
         return self._inner.is_commit_owned_by_caller
 
     async def begin(self, now_ms: int) -> None:
-        """Refuse at once what cannot work."""
+        """Begin, and refuse a database or mode that cannot work."""
         await self._run(lambda: self._inner.begin(now_ms))
         self._soon = self._inner.soon_marks()
 
@@ -51,21 +51,21 @@ class AsyncSqlAlchemyTransaction:
         self._inner.check_outermost()
 
     def mark_soon(self, number: int) -> None:
-        """Mark a message before the next statement."""
+        """Schedule a message's mark, to be written before the next statement."""
         self._soon.add(number)
 
     async def mark(self) -> None:
-        """Write the marks that were not written yet."""
+        """Write the scheduled marks."""
         numbers = self._soon.take()
         if numbers:
             await self._run(lambda: self._inner.mark(numbers))
 
     async def surviving(self) -> frozenset[int]:
-        """Find the messages whose savepoints were not rolled back."""
+        """Return the numbers of the messages whose savepoints were not rolled back."""
         return await self._soon.surviving(lambda: self._run(self._inner.surviving))
 
     async def insert_row(self, now_ms: int) -> None:
-        """Write the ledger's row as the last statement."""
+        """Write the ledger row as the last statement."""
         self._soon.end()
         await self._run(lambda: self._inner.insert_row(now_ms))
 
@@ -79,21 +79,21 @@ class AsyncSqlAlchemyTransaction:
         await self._run(self._inner.rollback)
 
     async def poison(self) -> None:
-        """Roll back and throw the driver's connection away."""
+        """Roll back and discard the driver's connection."""
         self._soon.take()
         await self._run(self._inner.poison)
 
     async def release(self) -> None:
-        """Take our hands off."""
+        """Detach from the transaction without ending it."""
         self._soon.take()
         self._inner.release()
 
     def on_before_commit(self, callback: Callable[[], Awaitable[None]]) -> None:
-        """Await when the caller is about to commit."""
+        """Await the callback when the caller is about to commit."""
         self._inner.on_before_commit(lambda: await_only(callback()))
 
     def on_ended(self, callback: Callable[[Ending], Awaitable[None]]) -> None:
-        """Await once when the transaction has ended."""
+        """Await the callback once when the transaction has ended."""
         self._inner.on_ended(lambda ending: await_only(callback(ending)))
 
     async def _run(self, work: Callable[[], T]) -> T:
@@ -105,7 +105,7 @@ def async_transaction_on(
     row: Row,
     max_duration_ms: int,
 ) -> AsyncDatabaseTransaction:
-    """Find the adapter for what is awaited."""
+    """Return the adapter for an async session or connection."""
     if isinstance(database, async_scoped_session):
         database = database()
     if isinstance(database, AsyncSession | AsyncConnection):

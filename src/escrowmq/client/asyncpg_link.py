@@ -1,9 +1,9 @@
-"""A connection of asyncpg's own, or one that its pool lent, as a link.
+"""An asyncpg connection, the user's own or from a pool, as a link.
 
 asyncpg commits each statement by itself unless a transaction was begun, so the link begins one
-where none is open: through ``Connection.transaction()``, so that the user's own calls of it inside
-the block are savepoints.  It ends it by statements: asyncpg's Transaction does not look at the
-answer to COMMIT, which is ROLLBACK if a statement has failed.
+where none is open. It uses ``Connection.transaction()``, so the user's own calls of that inside
+the block are savepoints. The link ends the transaction by statements: asyncpg's Transaction
+ignores the command tag of COMMIT, which is ROLLBACK if a statement has failed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from escrowmq.client.ledger_sql import POSTGRESQL
 from escrowmq.client.links import Result, cut
 from escrowmq.client.psycopg_links import check_answer
 
-#: How long a connection may take to end in good order.
+#: Timeout for the last ROLLBACK and for closing a connection.
 CLOSE_TIMEOUT_S = 5.0
 
 
@@ -27,7 +27,7 @@ class AsyncpgLink:
     """A connection of asyncpg."""
 
     dialect = POSTGRESQL
-    #: There is no such mode: the link begins what it needs.
+    #: asyncpg has no autocommit mode: the link begins the transactions that it needs.
     is_autocommit = False
 
     def __init__(self, connection: Any) -> None:  # noqa: ANN401 -- asyncpg has no types
@@ -42,7 +42,7 @@ class AsyncpgLink:
     @property
     def is_in_callers_block(self) -> bool:
         """Whether an "async with connection.transaction()" is around us."""
-        # asyncpg shows it to nobody; a transaction that was begun by a statement is not in it.
+        # asyncpg has no public attribute for it. A BEGIN sent as a statement does not set this one.
         return not self._has_begun and self.connection._top_xact is not None  # noqa: SLF001
 
     async def execute(self, sql: str, parameters: Sequence[str] = ()) -> Result:
@@ -52,7 +52,7 @@ class AsyncpgLink:
 
         numbered = _numbered(sql)
         if _has_rows(sql):
-            # The user's own class of records must not change what we read.
+            # A record class that the user set on the connection must not change what we read.
             found = await self.connection.fetch(numbered, *parameters, record_class=asyncpg.Record)
             rows = [tuple(record) for record in found]
             return Result(rows, len(rows))
@@ -64,7 +64,8 @@ class AsyncpgLink:
         if self.is_in_transaction:
             return
         if self._has_begun:
-            # Somebody has ended ours.  As other drivers do: the block finds out by its mark.
+            # The caller's code ended our transaction. Other drivers begin a new one here, too; the
+            # block detects that by its mark.
             await self.connection.execute("BEGIN")
             return
         await self.connection.transaction().start()
@@ -89,7 +90,7 @@ class AsyncpgLink:
         self._forget()
 
     async def end_own(self) -> None:
-        """Roll back what the link itself began; what the user began stays open."""
+        """Roll back a transaction that the link began; leave one that the user began open."""
         if self._has_begun:
             await self.rollback()
 
@@ -102,16 +103,16 @@ class AsyncpgLink:
             await self.connection.close(timeout=CLOSE_TIMEOUT_S)
 
     def _forget(self) -> None:
-        """Let asyncpg know that its transaction is over: it goes by what it ended itself."""
+        """Tell asyncpg that its transaction is over: it does not notice a COMMIT statement."""
         if self._has_begun:
             self._has_begun = False
-            # A pool lends a proxy.
+            # A pool lends a proxy around the connection.
             bare = getattr(self.connection, "_con", self.connection)
             bare._top_xact = None  # noqa: SLF001
 
 
 class WaitedAsyncpgLink:
-    """A connection of asyncpg that lives on our background loop and is waited for."""
+    """An asyncpg connection on our background loop, for callers that block on each call."""
 
     dialect = POSTGRESQL
     is_autocommit = False
@@ -149,7 +150,7 @@ class WaitedAsyncpgLink:
 
 @contextmanager
 def opened_link(url: str, connect_timeout_s: float) -> Iterator[WaitedAsyncpgLink]:
-    """Open a connection for as long as the block lasts."""
+    """Open a connection for the duration of the block."""
     import asyncpg
 
     async def connect() -> Any:  # noqa: ANN401 -- as above

@@ -1,7 +1,7 @@
-"""An event loop in a thread of its own, for those who do not have one.
+"""An event loop in its own thread, for callers without an event loop.
 
-All plain (not async) clients of a process share it.  A forked child has no threads: it gets a new
-loop when it first needs one, and what the parent had open is the parent's.
+All sync clients of a process share it. A forked child does not inherit threads: it gets a new loop
+when it first needs one, and the parent keeps its open connections.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Background:
-    """A running loop.  ``background()`` gives this process's."""
+    """A running event loop. ``background()`` returns the one of this process."""
 
     def __init__(self) -> None:
         self.process = os.getpid()
@@ -31,7 +31,7 @@ class Background:
         self.loop.run_forever()
 
     def run(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
-        """Run it over there and wait for its end.  Ctrl-C cancels it."""
+        """Run the coroutine on the loop and wait until it ends. Ctrl-C cancels it."""
         if threading.current_thread() is self._thread:
             work.close()
             raise RequestRefused(
@@ -45,7 +45,7 @@ class Background:
             raise
 
     def close(self) -> None:
-        """End the loop and its thread.  The one that a process shares is never closed."""
+        """Stop the loop and its thread. The loop that a process shares is never closed."""
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
         self.loop.close()
@@ -56,7 +56,7 @@ _backgrounds: list[Background] = []
 
 
 def background() -> Background:
-    """The loop of this process."""
+    """Return the loop of this process."""
     with _lock:
         if not _backgrounds or _backgrounds[-1].process != os.getpid():
             _backgrounds[:] = [Background()]
@@ -64,8 +64,8 @@ def background() -> Background:
 
 
 def _after_fork() -> None:
-    # The thread that held the lock, if any did, is not here.
-    global _lock  # noqa: PLW0603 - a child needs a lock that nobody holds
+    # The child does not have the thread that may hold the old lock.
+    global _lock  # noqa: PLW0603 - a child needs an unlocked lock
     _lock = threading.Lock()
 
 

@@ -1,4 +1,4 @@
-"""What a handler gets: the message, or its body as the type that the handler is annotated with.
+"""A handler's argument: the message, or its body as the type in the handler's annotation.
 
 def ship(message): ...                      # the message
 def ship(message: Received): ...            # the message
@@ -27,13 +27,13 @@ _WHOLE = (inspect.Parameter.empty, Received, Any, object)
 
 @dataclass(frozen=True, slots=True)
 class BodyReader:
-    """Decodes bodies into one type."""
+    """Decoder of message bodies into one type."""
 
     body_type: Any
     codecs: Sequence[Codec] = (JSON,)
 
     def read(self, message: Received) -> Any:  # noqa: ANN401 - an object of that type
-        """The body as an object; bytes and text are not decoded by a codec."""
+        """Return the body as an object. Bytes and text do not pass through a codec."""
         try:
             if self.body_type is bytes:
                 return message.body
@@ -51,30 +51,30 @@ class BodyReader:
             ) from error
 
     def typed(self, message: Received) -> Received[Any]:
-        """The message, with its body decoded."""
+        """Return the message with its body decoded."""
         return replace(message, decoded=self.read(message))
 
 
 @dataclass(frozen=True, slots=True)
 class MessageHandler:
-    """A user's function, and what it is called with.  Two of one function are equal."""
+    """A user's function and its kind of argument. Two handlers of one function are equal."""
 
     call: Callable[..., object]
     #: None if the function takes the message as it is.
     reader: BodyReader | None = field(default=None, compare=False)
-    #: Whether the function takes the message with its body decoded, or the body alone.
+    #: True if the function takes the message with its decoded body, False if the body alone.
     takes_message: bool = field(default=True, compare=False)
 
     @property
     def is_async(self) -> bool:
         """Whether it is awaited; other functions run in threads."""
-        # A class may be made callable by an async method.
+        # An object may have an async ``__call__``.
         return inspect.iscoroutinefunction(self.call) or inspect.iscoroutinefunction(
-            getattr(self.call, "__call__", None)  # noqa: B004 - not asked whether it is callable
+            getattr(self.call, "__call__", None)  # noqa: B004 - this is not a test for callable
         )
 
     def __call__(self, message: Received) -> Any:  # noqa: ANN401 - what the function returns
-        """Call the function; ``body_not_decodable`` if the body is not of its type."""
+        """Call the function; raise ``body_not_decodable`` if the body does not fit its type."""
         if self.reader is None:
             return self.call(message)
         if self.takes_message:
@@ -83,7 +83,7 @@ class MessageHandler:
 
 
 def handler_of(function: Callable[..., object], codecs: Sequence[Codec]) -> MessageHandler:
-    """Read from a function's annotation what it is to be called with."""
+    """Make the handler of a function, by the annotation of its first parameter."""
     _check_callable(function)
     annotation = _annotation_of(function)
     if any(annotation is one for one in _WHOLE):
@@ -100,7 +100,7 @@ def handler_of(function: Callable[..., object], codecs: Sequence[Codec]) -> Mess
 
 
 def reader_of(body_type: Any, codecs: Sequence[Codec]) -> BodyReader:  # noqa: ANN401 - any type
-    """Make a reader; refuse a type that the codec can never decode."""
+    """Make a reader, and refuse a type that the codec can never decode."""
     check = getattr(codecs[0], "check_type", None)
     if check is not None and body_type not in (bytes, str):
         try:
@@ -111,7 +111,7 @@ def reader_of(body_type: Any, codecs: Sequence[Codec]) -> BodyReader:  # noqa: A
 
 
 def codecs_of(codec: Codec | Sequence[Codec] | None) -> tuple[Codec, ...]:
-    """One codec, several, or the default."""
+    """Return a tuple of codecs from one codec, several, or None for the default."""
     if codec is None:
         return (JSON,)
     if not isinstance(codec, Sequence) or isinstance(codec, str):
@@ -126,7 +126,7 @@ def codecs_of(codec: Codec | Sequence[Codec] | None) -> tuple[Codec, ...]:
 
 
 def _annotation_of(function: Callable[..., object]) -> Any:  # noqa: ANN401 - any annotation
-    """The annotation of the first parameter, evaluated."""
+    """Return the evaluated annotation of the first parameter."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
@@ -140,7 +140,7 @@ def _annotation_of(function: Callable[..., object]) -> Any:  # noqa: ANN401 - an
     def holder() -> None: ...
 
     holder.__annotations__ = {"body": annotation}
-    # A program may import our names for the type checker alone.
+    # A program may import our names under TYPE_CHECKING only.
     names = {"Received": Received, "Message": Message, **_globals_of(function)}
     try:
         hints = get_type_hints(holder, names, include_extras=True)
@@ -155,7 +155,7 @@ def _annotation_of(function: Callable[..., object]) -> Any:  # noqa: ANN401 - an
 
 
 def _check_callable(function: object) -> None:
-    """Refuse a handler that fails, or does nothing, for every message."""
+    """Refuse a function that would fail, or do nothing, for every message."""
     why = ""
     if not callable(function):
         why = "a handler is a function"
@@ -174,18 +174,18 @@ def _check_callable(function: object) -> None:
 
 
 def _holds_received(annotation: object) -> bool:
-    """Whether it is made of Received, such as ``Received | None``: no body is a message."""
+    """Whether the type contains Received, as ``Received | None`` does. No body is a message."""
     is_it = annotation is Received or get_origin(annotation) is Received
     return is_it or any(map(_holds_received, get_args(annotation)))
 
 
 def _globals_of(function: Any) -> dict[str, Any]:  # noqa: ANN401 - any callable
-    """The names that a function's annotations are written in."""
+    """Return the names that a function's annotations may refer to."""
     while isinstance(function, functools.partial):
         function = function.func
     function = inspect.unwrap(function)
     if not hasattr(function, "__globals__"):
-        # A method has its function's; an object that can be called has those of its method.
+        # A method has the globals of its function, and a callable object those of ``__call__``.
         function = getattr(function, "__func__", None) or type(function).__call__
     found: dict[str, Any] = getattr(function, "__globals__", {})
     return found

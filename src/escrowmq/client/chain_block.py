@@ -1,7 +1,8 @@
-"""A block in the middle of a chain: a message consumed, an effect, and messages sent.
+"""A block in the middle of a chain: it consumes a message, has an effect, and sends messages.
 
-Its order: the consumed row at entry, that row finished, then the ledger's row, then COMMIT.  One
-COMMIT covers all of them, so effect, consumed row and ledger row are there together or not at all.
+The order of its writes: insert the consumed row at entry, finish that row, insert the ledger row,
+COMMIT. One COMMIT covers all of them, so the effect and both rows are stored together or not at
+all.
 """
 
 from __future__ import annotations
@@ -19,20 +20,20 @@ if TYPE_CHECKING:
 
 
 class ChainRow(NamedTuple):
-    """The consumed row and the ledger's row of one transaction."""
+    """The consumed row and the ledger row of one transaction."""
 
     ledger: RowFacts
     consumed: ConsumedRow
-    #: Whether a broker holds messages: without any there is no transaction to write a row for.
+    #: Whether a broker holds messages. Without messages no transaction needs a ledger row.
     is_sending: Callable[[], bool]
 
     def block(self, facts: LinkFacts, *, has_hooks: bool, max_duration_ms: int) -> Block:
-        """Make the block that writes both."""
+        """Make the block that writes both rows."""
         return ChainBlock(facts, self, has_hooks=has_hooks, max_duration_ms=max_duration_ms)
 
 
 class ChainBlock(LedgerBlock):
-    """Writes that a message was consumed and that the transaction committed."""
+    """Block that records a consumed message and a committed transaction."""
 
     def __init__(
         self, facts: LinkFacts, row: ChainRow, *, has_hooks: bool, max_duration_ms: int
@@ -47,7 +48,7 @@ class ChainBlock(LedgerBlock):
         self._consumed.check()
 
     def _open(self) -> Steps[None]:
-        # The probe comes first: a ledger in another database is refused before a row is written.
+        # Probe first, so that a ledger in another database is refused before any row is written.
         yield from super()._open()
         yield from rolled_back_unless_done(self, self._consumed.insert())
 

@@ -1,8 +1,8 @@
-"""Answering back-checks: a broker asks what became of a transaction, and somebody here knows.
+"""Answers to back-checks: a broker asks for the outcome of a transaction.
 
-Checks that come at the same time are answered together, since whoever knows may be a database.  An
-answer that cannot be had is UNKNOWN, never COMMIT: the broker asks again later.  The text of an
-error goes with it as the remark, as RocketMQ's clients send it.
+Checks that arrive together are answered together, because the answers may need a database query. A
+failed lookup gives UNKNOWN, never COMMIT, and the broker asks again later. The error's text goes
+with it as the remark, as RocketMQ's clients send it.
 """
 
 from __future__ import annotations
@@ -33,31 +33,31 @@ if TYPE_CHECKING:
 
 log = event_log(__name__)
 
-#: Characters of an error's text that the SDK sends; our broker keeps as many.
+#: Maximum characters of an error's text that the SDK sends; our broker keeps the same number.
 REMARK_CHARS_MAX = 1_024
 WAITING_MAX = 10_000
 SHARED_MAX = 1_000
 CLOSE_S = 5.0
-#: Transaction ids in one line of the log.
+#: Maximum number of transaction ids in one log line.
 IDS_LOGGED_MAX = 10
 
 
 class Check(msgspec.Struct, frozen=True):
-    """One question of a broker."""
+    """One back-check from a broker."""
 
     transaction_id: str
-    #: The half message: its properties say which ledger to look into.
+    #: The half message. Its properties name the ledger to query.
     message: Received
     held: Held
     connection: Connection
     #: The broker's history as it stood when it asked.
     sight: Sight | None = None
-    #: How far our clock was ahead of the broker's store time then; 0 if it does not say.
+    #: How far our clock was ahead of the broker's store time then; 0 if the broker sent no time.
     clock_ahead_ms: int = 0
 
 
 class Unknown(msgspec.Struct, frozen=True):
-    """Resolution.UNKNOWN, and why: the broker keeps the text."""
+    """Resolution.UNKNOWN with a reason, which the broker keeps."""
 
     remark: str
 
@@ -65,11 +65,11 @@ class Unknown(msgspec.Struct, frozen=True):
 Answer: TypeAlias = "Resolution | Unknown"
 
 Checker: TypeAlias = "Callable[[Sequence[Check]], Awaitable[Mapping[str, Answer]]]"
-"""Knows the outcome of transactions, by id; one that it leaves out is UNKNOWN."""
+"""Returns outcomes by transaction id; an omitted transaction is UNKNOWN."""
 
 
 class CheckAnswers:
-    """Belongs to one event loop."""
+    """Queue of unanswered back-checks of one group. Use it from one event loop only."""
 
     def __init__(self, group: str, checker: Checker) -> None:
         self._group = group
@@ -78,12 +78,12 @@ class CheckAnswers:
         self._running: asyncio.Task[None] | None = None
 
     def asked(self, connection: Connection, frame: Frame) -> None:
-        """A broker asks; the answer is sent when it is known."""
+        """Take a broker's back-check; send the answer when it is known."""
         header = read_header(CheckTransactionHeader, frame.ext)
         message = received(decode(frame.body), header.broker_name or "")
         group = message.properties.get(PGROUP, "")
         if group != self._group:
-            # Another group's transaction: nobody here knows anything of it.
+            # The transaction belongs to another group, so this producer cannot know its outcome.
             return
         if len(self._waiting) >= WAITING_MAX:
             log.warning("too_many_checks", extra={"producer_group": group})
@@ -138,14 +138,14 @@ class CheckAnswers:
             )
 
     async def close(self) -> None:
-        """Answer what was asked; whoever does not know by then is not waited for."""
+        """Drop queued checks, and wait up to ``CLOSE_S`` for the batch that is being answered."""
         if self._running is not None:
             self._waiting.clear()
             await asyncio.wait((self._running,), timeout=CLOSE_S)
 
 
 def remark_of(error: Exception) -> str:
-    """An error's kind and text, as far as it can be sent."""
+    """Return an error's type and text, cut to the length that can be sent."""
     text = "".join(traceback.format_exception_only(error)).strip()
-    # A text may have characters that are not UTF-8, such as those of a file name.
+    # A text may not be encodable as UTF-8, such as one with surrogates of a file name.
     return text[:REMARK_CHARS_MAX].encode(errors="replace").decode()

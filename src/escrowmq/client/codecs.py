@@ -1,7 +1,7 @@
-"""Bodies that are objects: a codec makes bytes of them, and objects of bytes.
+"""Codecs: they encode objects as message bodies and decode bodies into objects.
 
-``JsonCodec`` is used unless a producer or consumer is given another one.  Bytes and text never pass
-through a codec: they are sent and received as they are.
+``JsonCodec`` is the default of producers and consumers. Bytes and text never pass through a codec:
+they are sent and received unchanged.
 """
 
 from __future__ import annotations
@@ -18,38 +18,38 @@ import msgspec
 from escrowmq.model.errors import RequestRefused
 
 DECODERS_MAX = 256
-"""Types whose decoder is kept; when there are more, they are made again."""
+"""Maximum number of cached decoders; the cache is cleared when it is full."""
 
 JSON_TYPE = "application/json"
 _TEXT = str | bytes | bytearray | memoryview
 
 
 class Codec(Protocol):
-    """One encoding.  Threads share it, so it keeps no state between calls.
+    """One encoding. Threads share a codec, so it keeps no state between calls.
 
-    A codec may also have ``check_type(body_type)``: it is called when a handler subscribes, and
-    raises TypeError for an annotation that no body can be decoded into.
+    A codec may also have ``check_type(body_type)``. The consumer calls it when a handler
+    subscribes; it raises TypeError for an annotation that no body can be decoded into.
     """
 
     @property
     def content_type(self) -> str:
-        """The media type; each message that this codec encoded carries it as ``content-type``."""
+        """The media type. Each message that this codec encoded carries it as ``content-type``."""
         ...
 
     def encode(self, body: Any, /) -> bytes:  # noqa: ANN401 - any object that a user sends
-        """Make bytes; any exception means that this object cannot be sent."""
+        """Return the object as bytes. Any exception means that the object cannot be sent."""
         ...
 
     def decode(self, data: bytes, body_type: Any, /) -> Any:  # noqa: ANN401 - an object of that type
-        """Make an object of the type; any exception means that these bytes are not one."""
+        """Return the bytes as an object of the type. Any exception means that they are not one."""
         ...
 
 
 class JsonCodec:
     """JSON for msgspec structs, dataclasses, pydantic models, mappings and sequences.
 
-    ``enc_hook`` and ``dec_hook`` are msgspec's: they encode and decode types of your own.  NaN and
-    infinity are refused, because JSON has no such numbers.
+    ``enc_hook`` and ``dec_hook`` are msgspec's hooks: they encode and decode your own types. NaN
+    and infinity are refused, because JSON cannot represent them.
     """
 
     content_type = JSON_TYPE
@@ -66,7 +66,7 @@ class JsonCodec:
         self._decoders: dict[object, msgspec.json.Decoder[Any]] = {}
 
     def encode(self, body: Any, /) -> bytes:  # noqa: ANN401 - as the protocol says
-        """Make JSON."""
+        """Return the object as JSON."""
         if is_pydantic(type(body)):
             return _encoded_model(body)
         data = self._encoder.encode(body)
@@ -74,13 +74,13 @@ class JsonCodec:
         return data
 
     def decode(self, data: bytes, body_type: Any, /) -> Any:  # noqa: ANN401 - as the protocol says
-        """Read JSON, and check it against the type."""
+        """Parse JSON and validate it against the type."""
         if is_pydantic(body_type):
             return body_type.model_validate_json(data)
         return self._decoder(body_type).decode(data)
 
     def check_type(self, body_type: Any, /) -> None:  # noqa: ANN401 - any annotation
-        """Refuse a type that no JSON can become."""
+        """Refuse a type that no JSON can be decoded into."""
         if is_pydantic(body_type):
             return
         self._decoder(body_type)
@@ -108,17 +108,17 @@ class JsonCodec:
         if self._enc_hook is not None:
             return self._enc_hook(part)
         if isinstance(part, tuple | frozenset):
-            # As values they are arrays; only a dict's keys come here.
+            # msgspec encodes them as arrays where they are values; only dict keys reach this hook.
             raise TypeError(f"JSON has text and numbers as keys, not a {type(part).__name__}")
         raise TypeError(f"JSON cannot hold an object of type {type(part).__name__}")
 
     def _decode_other(self, kind: Any, part: Any) -> Any:  # noqa: ANN401 - as above
         if is_pydantic(kind):
-            # As JSON: a strict model takes a date or a UUID from JSON text, not from Python's.
+            # Validate as JSON: a strict model takes a date or a UUID only from JSON text.
             return kind.model_validate_json(msgspec.json.encode(part))
         if self._dec_hook is not None:
             return self._dec_hook(kind, part)
-        # msgspec expects this of a hook that does not know a type, and names the type itself.
+        # msgspec expects this error from a hook for an unknown type, and names the type itself.
         raise NotImplementedError
 
 
@@ -126,7 +126,7 @@ JSON = JsonCodec()
 
 
 def check_codec(codec: object, owner: str) -> None:
-    """Refuse what is no codec: with it each message would fail."""
+    """Refuse an object that is not a codec, since every message would fail."""
     if isinstance(codec, type):
         why = f"give a codec, not its class: {codec.__name__}()"
     elif isinstance(getattr(codec, "content_type", None), str) and all(
@@ -139,7 +139,7 @@ def check_codec(codec: object, owner: str) -> None:
 
 
 def codec_for(content_type: str, codecs: Sequence[Codec]) -> Codec:
-    """The codec of a message's content type; the first one for a message without it."""
+    """Return the codec of a content type; the first codec if the message has none."""
     if not content_type:
         return codecs[0]
     wanted = _media_type(content_type)
@@ -151,7 +151,7 @@ def codec_for(content_type: str, codecs: Sequence[Codec]) -> Codec:
 
 
 def failing_path(body: object, codec: Codec) -> str:
-    """Where in an object the part is that a codec cannot encode: ``$.lines[2].price``."""
+    """Return the path of the part that a codec cannot encode, such as ``$.lines[2].price``."""
     path, part = "$", body
     for _ in range(DEPTH_MAX):
         for name, inner in _parts(part):
@@ -164,7 +164,7 @@ def failing_path(body: object, codec: Codec) -> str:
 
 
 DEPTH_MAX = 32
-"""Steps of a path that an error names."""
+"""Maximum number of steps in a path that an error names."""
 
 
 def is_pydantic(kind: Any) -> bool:  # noqa: ANN401 - any type or annotation
@@ -189,19 +189,19 @@ def _can_encode(part: object, codec: Codec) -> bool:
 def _encoded_model(model: Any) -> bytes:  # noqa: ANN401 - a pydantic model
     data = bytes(model.model_dump_json(by_alias=True), "utf-8")
     if model.model_config.get("ser_json_inf_nan", "null") == "null":
-        # What the model excludes or serializes in its own way is not in its dump.
+        # Check the dump: fields that the model excludes or serializes its own way do not count.
         _check_finite(data, model.model_dump)
     return data
 
 
 def _check_finite(data: bytes, make_body: Callable[[], object]) -> None:
-    """Refuse NaN and infinity, for which msgspec and pydantic write null."""
+    """Refuse NaN and infinity, which msgspec and pydantic write as null."""
     if b"null" in data and _has_non_finite(make_body()):
         raise ValueError("JSON has neither NaN nor infinity")
 
 
 def _unknown_class(kind: msgspec.inspect.Type, seen: set[int]) -> type | None:
-    """The class in a type that msgspec needs a hook for; None if each part can be decoded."""
+    """Return a class in the type that msgspec needs a hook for, or None if there is none."""
     if id(kind) in seen:
         return None
     seen.add(id(kind))
@@ -235,14 +235,14 @@ def _has_non_finite(body: object) -> bool:
         if isinstance(part, float):
             if not math.isfinite(part):
                 return True
-        # A model inside was looked at when it was encoded.
+        # A nested model was checked when it was encoded.
         elif part is not None and not isinstance(part, int | _TEXT) and not is_pydantic(type(part)):
             parts += [inner for _, inner in _parts(part)]
     return False
 
 
 def _parts(part: object) -> Iterator[tuple[str, object]]:
-    """What an object holds, each with its step of the path."""
+    """Yield the parts of an object, each with its step in the path."""
     if isinstance(part, Mapping):
         for key, value in part.items():
             is_name = isinstance(key, str) and key.isidentifier()

@@ -1,4 +1,4 @@
-"""What a user may set about producers and consumers.  Light: it is imported with their names."""
+"""Settings of producers and consumers. This module stays light: it loads with their names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ GROUP_CHARS_MAX = 120
 
 
 class Start(StrEnum):
-    """Where a group begins in a queue that it has never read."""
+    """Where a group starts in a queue that it has never read."""
 
     FIRST = "first"
     LAST = "last"
@@ -22,15 +22,15 @@ class Start(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerConfig:
-    """How a producer works."""
+    """Settings of a producer."""
 
-    #: How long a send, a hold or a decision is tried.
+    #: How long the producer keeps trying a send, a hold or a decision.
     timeout_s: float = 10.0
-    #: How long a transaction may take from its first half message to the database's COMMIT.
+    #: Longest time from a transaction's first half message to the database's COMMIT.
     max_duration_s: float = 60.0
     #: Age before the first back-check; None means the broker's policy.
     check_after_s: float | None = None
-    #: How often a producer with a ledger deletes its old rows; 0 for never.
+    #: Interval at which a producer with a ledger deletes old rows; 0 means never.
     clean_ledger_every_s: float = 600.0
 
     def __post_init__(self) -> None:
@@ -48,23 +48,23 @@ class ProducerConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerConfig:
-    """How a consumer works."""
+    """Settings of a consumer."""
 
-    #: Handlers at a time.
+    #: Maximum number of handlers that run at the same time.
     concurrency: int = 16
-    #: Each member gets every message, and nothing is retried.
+    #: Each member of the group gets every message. Nothing is retried.
     broadcast: bool = False
-    #: The messages of a queue one after the other; the next only when one is done.
+    #: Handle the messages of a queue one at a time; the next one starts when the last is done.
     ordered: bool = False
-    #: Where a group begins that has never read a queue.
+    #: Where the group starts in a queue that it has never read.
     start: Start = Start.FIRST
     #: For ``Start.TIME``: milliseconds since 1970.
     start_at_ms: int = 0
-    #: Tries after the first before a message becomes a dead letter.
+    #: Retries after the first try before a message becomes a dead letter.
     retries_max: int = 16
-    #: A handler that takes longer has failed.
+    #: Timeout of one handler call; a call that takes longer has failed.
     handler_timeout_s: float = 900.0
-    #: How long ``close`` waits for handlers.
+    #: How long ``close`` waits for running handlers.
     stop_s: float = 30.0
 
     def __post_init__(self) -> None:
@@ -93,7 +93,7 @@ ConfigT = TypeVar("ConfigT", ProducerConfig, ConsumerConfig)
 def with_settings(
     kind: type[ConfigT], config: ConfigT | None, settings: Mapping[str, Any], owner: str
 ) -> ConfigT:
-    """A config with single settings changed."""
+    """Return the config with single settings changed."""
     if config is not None and not isinstance(config, kind):
         raise RequestRefused("bad_config", f"must be a {kind.__name__}", key=f"{owner}.config")
     known = [field.name for field in fields(kind)]
@@ -105,7 +105,7 @@ def with_settings(
     return replace(config or kind(), **settings)
 
 
-def _check_number(key: str, value: Any, low: float, high: float) -> None:  # noqa: ANN401 - whatever a user gave
+def _check_number(key: str, value: Any, low: float, high: float) -> None:  # noqa: ANN401 - a user may pass any value
     try:
         is_within = low <= value <= high
     except TypeError:
@@ -115,7 +115,7 @@ def _check_number(key: str, value: Any, low: float, high: float) -> None:  # noq
 
 
 def check_group(group: str) -> None:
-    """Refuse a name that no broker takes."""
+    """Refuse a name that no broker accepts."""
     if not isinstance(group, str):
         raise RequestRefused("group_illegal", "a group is text", type=type(group).__name__)
     if not 0 < len(group) <= GROUP_CHARS_MAX:

@@ -1,8 +1,8 @@
-"""One connection to a broker or a name server: requests out, answers in, and what it asks of us.
+"""One connection to a broker or a name server: our requests, their responses, and its requests.
 
-Requests share the connection: each has a number, and answers come in any order.  What is asked in
-one turn of the loop goes out in one write.  A request that is not answered in time, or whose
-connection is lost, may have been done: its caller is told so and decides.
+Requests share the connection: each has a number, and responses arrive in any order. Requests made
+in one turn of the event loop go out in one write. If a response does not arrive in time, or the
+connection is lost, the request may have been done; the caller gets OutcomeUnknown and decides.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ log = event_log(__name__)
 
 CONNECT_S = 3.0
 REQUEST_S = 3.0
-#: How exactly time-outs are kept.
+#: Granularity of request timeouts.
 SWEEP_S = 0.1
-#: Requests of one connection that wait for their answers; further ones wait for those.
+#: Maximum number of unanswered requests on one connection; callers wait when it is reached.
 UNANSWERED_MAX = 4_096
 MAYBE_DONE = "it may have been done: ask before you repeat it"
 
 Asked = Callable[["Connection", "Frame"], None]
-"""Is given what the other side asks of us."""
+"""Called with each request of the other side."""
 
 
 class Connection(asyncio.Protocol):
-    """Belongs to one event loop.  ``Connection.open`` makes one."""
+    """One connection; ``Connection.open`` makes it. Use it from one event loop only."""
 
     def __init__(self, address: str, asked: Asked) -> None:
         self.address = address
@@ -49,22 +49,22 @@ class Connection(asyncio.Protocol):
         self._out: list[bytes] = []
         self._is_flush_scheduled = False
         self._opaque = count(1)
-        #: Number -> who waits, and until when (the loop's clock).
+        #: Request number -> the caller's future and its deadline (the loop's clock).
         self._waiting: dict[int, tuple[asyncio.Future[Frame], float]] = {}
         self._sweep: asyncio.TimerHandle | None = None
-        #: Those that wait for room.
+        #: Callers that wait for room.
         self._held: deque[asyncio.Future[None]] = deque()
         self._is_full = False
-        #: The first bytes that came, until a whole frame has come.
+        #: The first bytes received; None once a complete frame has arrived.
         self._head: bytes | None = b""
-        #: What listens there instead of a broker, one of ``PEERS``; empty for a broker.
+        #: Kind of server found instead of a broker, a key of ``PEERS``; empty for a broker.
         self.foreign_kind = ""
-        #: Done once nothing can be asked any more.
+        #: Done when the connection is lost.
         self.lost: asyncio.Future[None] = self._loop.create_future()
 
     @classmethod
     async def open(cls, address: str, asked: Asked, *, connect_s: float = CONNECT_S) -> Connection:
-        """Connect; Unavailable if nobody is there."""
+        """Connect, or raise Unavailable if the address does not answer."""
         host, port = split_address(address)
         connection = cls(address, asked)
         try:
@@ -78,14 +78,14 @@ class Connection(asyncio.Protocol):
                 cause=str(error) or "no answer in time",
             ) from None
         except BaseException:
-            # It may be connected already, and nobody would ever close it.
+            # The socket may be connected already, and no caller could close it.
             connection.abort()
             raise
         return connection
 
     @property
     def is_open(self) -> bool:
-        """Whether anything can still be asked."""
+        """Whether requests can still be sent."""
         return self._transport is not None and not self._transport.is_closing()
 
     # For callers.
@@ -98,7 +98,7 @@ class Connection(asyncio.Protocol):
         *,
         timeout_s: float = REQUEST_S,
     ) -> Frame:
-        """The answer; OutcomeUnknown if none comes, Unavailable if it could not be asked."""
+        """Return the response. OutcomeUnknown: none came; Unavailable: the request was not sent."""
         while self._is_full or len(self._waiting) >= UNANSWERED_MAX:
             await self._room()
         answer = self.ask_soon(code, header, body, timeout_s=timeout_s)
@@ -112,7 +112,7 @@ class Connection(asyncio.Protocol):
         *,
         timeout_s: float = REQUEST_S,
     ) -> asyncio.Future[Frame]:
-        """Ask without waiting; the requests of one caller leave in the order of these calls."""
+        """Send a request without waiting. Requests leave in the order of these calls."""
         if not self.is_open:
             raise Unavailable("connection_lost", "connect again", address=self.address)
         opaque = next(self._opaque) & OPAQUE_MAX
@@ -126,7 +126,7 @@ class Connection(asyncio.Protocol):
     def tell(
         self, code: int, header: Header | None = None, body: bytes = b"", *, remark: str = ""
     ) -> bool:
-        """Send what nobody answers; False if the connection is lost."""
+        """Send a one-way request; return False if the connection is lost."""
         if not self.is_open:
             return False
         opaque = next(self._opaque) & OPAQUE_MAX
@@ -136,18 +136,18 @@ class Connection(asyncio.Protocol):
         return True
 
     def reply(self, data: bytes) -> None:
-        """Answer what the other side asked: a whole frame."""
+        """Send a complete response frame to the other side's request."""
         if self.is_open:
             self._send(data)
 
     def close(self) -> None:
-        """End it, after what was written."""
+        """Close the connection after pending writes."""
         self._flush()
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
-        """End it now."""
+        """Close the connection at once and drop pending writes."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -179,7 +179,7 @@ class Connection(asyncio.Protocol):
         self._out.clear()
 
     def _give_up(self) -> None:
-        """Fail what was not answered in time."""
+        """Fail the requests whose timeout has passed."""
         now = self._loop.time()
         late = [opaque for opaque, (_, until) in self._waiting.items() if until <= now]
         for opaque in late:
@@ -191,15 +191,15 @@ class Connection(asyncio.Protocol):
         self._let_in()
         self._sweep = self._loop.call_later(SWEEP_S, self._give_up) if self._waiting else None
 
-    # What the loop calls.
+    # Called by the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Connected."""
+        """Keep the transport."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        """Give answers to who waits, and questions to who answers them."""
+        """Give responses to their callers, and the other side's requests to ``asked``."""
         if self._head is not None and len(self._head) < HEAD_BYTES:
             self._head += data[:HEAD_BYTES]
         try:
@@ -220,7 +220,7 @@ class Connection(asyncio.Protocol):
             self._let_in()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nobody will answer any more."""
+        """Fail all unanswered requests."""
         del exc
         if not self.foreign_kind:
             self._note_foreign(is_malformed=False)
@@ -247,17 +247,17 @@ class Connection(asyncio.Protocol):
             self.foreign_kind = kind_of(self._head, is_malformed=is_malformed)
 
     def pause_writing(self) -> None:
-        """The other side does not read: whoever asks waits."""
+        """Make callers wait, because the other side does not read."""
         self._is_full = True
 
     def resume_writing(self) -> None:
-        """It reads again."""
+        """Let callers continue, because the other side reads again."""
         self._is_full = False
         self._let_in()
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Host and port."""
+    """Split an address into host and port."""
     host, _, port = address.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not host or "/" in host or not port.isdecimal() or not 0 < int(port) <= PORT_MAX:

@@ -1,4 +1,4 @@
-"""Exactly one effect: a handler's database transaction that also records its message.
+"""Effects exactly once: the handler's database transaction also records its message.
 
 @consumer.subscribe("order-paid")
 def ship(message):
@@ -6,9 +6,9 @@ def ship(message):
         tx.db.add(Shipment(order=int(message.body)))
         tx.send("order-shipped", message.body)
 
-Delivered again, the message is recognised at the top of the block: AlreadyConsumed is raised, which
-the consumer takes for done.  With a producer, the messages sent in the block go out if, and only
-if, that transaction commits.
+If the message is delivered again, the block raises AlreadyConsumed at entry, and the consumer
+counts the message as done. With a producer, the messages sent in the block go out if, and only if,
+that transaction commits.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ if TYPE_CHECKING:
     from escrowmq.client.producer import AsyncProducer, Producer
     from escrowmq.client.producer_core import ProducerCore
 
-#: A handler has a time limit of its own.
+#: The largest ``handler_timeout_s``: the handler's timeout limits the block, not this.
 DURATION_MS_MAX = 7 * 86_400_000
 
 DatabaseT = TypeVar("DatabaseT")
 
 
 class ConsumeTransaction(Generic[DatabaseT]):
-    """A ``with`` block, or an ``async with`` block if the session or connection is awaited."""
+    """A ``with`` block, or an ``async with`` block for an async session or connection."""
 
     _database: DatabaseTransaction | AsyncDatabaseTransaction | None = None
 
     def __init__(self, group: str, db: DatabaseT, message: Received | None = None) -> None:
-        #: What the block was given, to work with.
+        #: The session or connection that the block was given.
         self.db = db
         self.message = _message_of(group, message)
         self._row = ConsumedRow.of(group, self.message)
@@ -64,7 +64,7 @@ class ConsumeTransaction(Generic[DatabaseT]):
 
     @property
     def state(self) -> TransactionState:
-        """How it stands."""
+        """The current state of the transaction."""
         return self._order.state
 
     def __enter__(self) -> Self:
@@ -128,12 +128,12 @@ class ConsumeTransaction(Generic[DatabaseT]):
 
 
 class _Chain:
-    """What the blocks with a producer share: their row is two, and the message knows of them."""
+    """Shared part of blocks with a producer: they write two rows and register at the message."""
 
     _is_consuming = True
     _order: Order
     _consumed: ConsumedRow
-    #: The message that is consumed.
+    #: The consumed message.
     message: Received
 
     def _consume(self, group: str, message: Received | None) -> None:
@@ -145,7 +145,7 @@ class _Chain:
 
 
 class ChainTransaction(_Chain, Transaction[DatabaseT]):
-    """Consume, write and produce in one transaction that is waited for."""
+    """Consume, write and produce in one transaction, for sync code."""
 
     def __init__(
         self, core: ProducerCore, group: str, db: DatabaseT, message: Received | None = None
@@ -162,11 +162,11 @@ class ChainTransaction(_Chain, Transaction[DatabaseT]):
         raise _mixed("AsyncProducer", "async with")
 
     async def __aexit__(self, *_: object) -> None:
-        """Only there so that ``async with`` gets as far as the refusal."""
+        """Exist only so that ``async with`` reaches the refusal in ``__aenter__``."""
 
 
 class AsyncChainTransaction(_Chain, AsyncTransaction[DatabaseT]):
-    """Consume, write and produce in one transaction that is awaited."""
+    """Consume, write and produce in one transaction, for async code."""
 
     def __init__(
         self, core: ProducerCore, group: str, db: DatabaseT, message: Received | None = None
@@ -183,16 +183,16 @@ class AsyncChainTransaction(_Chain, AsyncTransaction[DatabaseT]):
         raise _mixed("Producer", "with")
 
     def __exit__(self, *_: object) -> None:
-        """Only there so that ``with`` gets as far as the refusal."""
+        """Exist only so that ``with`` reaches the refusal in ``__enter__``."""
 
 
 def chain_on(
     producer: Producer | AsyncProducer, group: str, db: DatabaseT, message: Received | None
 ) -> ChainTransaction[DatabaseT] | AsyncChainTransaction[DatabaseT]:
-    """Make the block that fits the producer."""
+    """Make the block that matches the producer, sync or async."""
     from escrowmq.client.producer import Producer
 
-    core = producer._core  # noqa: SLF001 - one transaction of both
+    core = producer._core  # noqa: SLF001 - producer and consumer share one transaction
     if isinstance(producer, Producer):
         return ChainTransaction(core, group, db, message)
     return AsyncChainTransaction(core, group, db, message)
@@ -212,7 +212,7 @@ def _mixed(needed: str, block: str) -> RequestRefused:
 
 
 async def _nothing() -> None:
-    """No message waits for what a flush would tell; INSERT_ROW flushes a session by itself."""
+    """Skip FLUSH: no message depends on it, and INSERT_ROW flushes a session itself."""
 
 
 def _now_ms() -> int:

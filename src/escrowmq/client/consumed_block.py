@@ -1,8 +1,8 @@
-"""A consumer's block: the message is recorded in the handler's own transaction.
+"""A consumer's block: it records the message in the handler's own transaction.
 
-The row is inserted when the block is entered, so that of two deliveries at a time the second waits
-for the first, and finished as the last statement.  It is there if and only if the handler's effect
-is; a row that is there and not finished tells of a transaction that was committed half-way.
+The row is inserted when the block is entered, so that the second of two concurrent deliveries waits
+for the first. The block's last statement finishes the row. The row exists if and only if the
+handler's effect does; an unfinished row means that the transaction was committed half-way.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class ConsumedRow(NamedTuple):
-    """Which message, for which group."""
+    """The record that a group has consumed a message."""
 
     consumer_group: str
     topic: str
@@ -45,11 +45,11 @@ class ConsumedRow(NamedTuple):
 
     @property
     def names(self) -> dict[str, str]:
-        """What errors name."""
+        """The names that errors carry."""
         return {"topic": self.topic, "message_id": self.message_id}
 
     def check(self) -> None:
-        """Refuse names that could never be found again in the database."""
+        """Refuse names that the database could not return unchanged."""
         for name in self.key:
             if not ledger_sql.is_name(name):
                 raise RequestRefused(
@@ -60,12 +60,12 @@ class ConsumedRow(NamedTuple):
                 )
 
     def insert(self) -> Steps[None]:
-        """Record that the message is being consumed; raise AlreadyConsumed if it was."""
+        """Record that the message is being consumed, or raise AlreadyConsumed."""
         done = yield Execute(ledger_sql.INSERT_CONSUMED, (*self.key, str(self.body_checksum)))
         if done.row_count == 1:
             return
         found = yield Execute(ledger_sql.READ_CONSUMED, self.key)
-        # None where the transaction's snapshot is older than the row.
+        # The row is invisible if the transaction's snapshot is older than it.
         checksum, consumed_at_ms = found.rows[0] if found.rows else (self.body_checksum, 1)
         if checksum != self.body_checksum:
             raise RequestRefused(
@@ -80,7 +80,7 @@ class ConsumedRow(NamedTuple):
         raise AlreadyConsumed("already_consumed", **self.names)
 
     def finish(self, dialect: Dialect, now_ms: int, mark: str) -> Steps[None]:
-        """Record that it was consumed, in the transaction that carries the mark."""
+        """Record that the message was consumed, in the transaction that carries the mark."""
         values = (str(now_ms), *self.key)
         if dialect is POSTGRESQL:
             done = yield Execute(ledger_sql.PG_FINISH_CONSUMED, (*values, mark))
@@ -90,12 +90,12 @@ class ConsumedRow(NamedTuple):
             raise ended_inside()
 
     def block(self, facts: LinkFacts, *, has_hooks: bool, max_duration_ms: int) -> Block:
-        """Make the block that writes it."""
+        """Make the block that writes this row."""
         return ConsumedBlock(facts, self, has_hooks=has_hooks, max_duration_ms=max_duration_ms)
 
 
 class ConsumedBlock(Block):
-    """Writes that a message was consumed."""
+    """Block that records a consumed message."""
 
     def __init__(
         self, facts: LinkFacts, row: ConsumedRow, *, has_hooks: bool, max_duration_ms: int
@@ -128,7 +128,7 @@ class ConsumedBlock(Block):
 
 
 def rolled_back_unless_done(block: Block, steps: Steps[None]) -> Steps[None]:
-    """Roll the block back if it cannot be entered: nobody may commit an unfinished row."""
+    """Roll the block back if it cannot be entered: an unfinished row must not be committed."""
     try:
         yield from steps
     except EscrowError:
@@ -138,13 +138,13 @@ def rolled_back_unless_done(block: Block, steps: Steps[None]) -> Steps[None]:
         yield from block.rollback()
         raise not_recorded(error) from error
     except BaseException:
-        # Ctrl-C, or a handler that was cancelled: the connection may be used for other work.
+        # Ctrl-C or a cancelled handler: the connection may be used for other work afterwards.
         yield from block.rollback()
         raise
 
 
 def not_recorded(error: Exception) -> EscrowError:
-    """Say why the database did not take the row."""
+    """Return the error that says why the database did not take the row."""
     match failure_of(error):
         case Failure.NO_TABLE:
             return missing(error)

@@ -1,4 +1,4 @@
-"""Consumers: handlers that are called for messages, or loops over them; plain and async.
+"""Consumers: they call handlers for messages, or are iterated over; in sync and async form.
 
 consumer = Consumer("127.0.0.1:9876", group="shipping")
 
@@ -37,7 +37,7 @@ HandlerT = TypeVar("HandlerT", bound=Callable[..., object])
 
 
 def _is_here(loop: asyncio.AbstractEventLoop) -> bool:
-    """Whether this code runs on the loop."""
+    """Whether the caller runs on the loop."""
     try:
         return asyncio.get_running_loop() is loop
     except RuntimeError:
@@ -51,20 +51,20 @@ def _running(core: Consuming | None) -> Consuming:
 
 
 class AsyncConsumer(Subscriptions):
-    """For programs with an event loop.  Handlers may be async or plain functions."""
+    """Consumer for programs with an event loop. Handlers may be async or sync functions."""
 
     _core: Consuming | None = None
     _loop: asyncio.AbstractEventLoop | None = None
 
     async def start(self) -> None:
-        """Join the group and begin."""
+        """Join the group and start to consume."""
         self._loop = asyncio.get_running_loop()
         self._core = self._core or await self._start()
 
     def _subscribe_late(self, wanted: Wanted) -> None:
         loop = self._loop
         if loop is not None and loop.is_running() and not _is_here(loop):
-            # A plain handler runs in a thread.
+            # A sync handler subscribes from its thread.
             asyncio.run_coroutine_threadsafe(self._add(wanted), loop).result()
         elif self._core is not None:
             self._core.add(*wanted)
@@ -75,7 +75,7 @@ class AsyncConsumer(Subscriptions):
             await self._core.subscribe(*wanted)
 
     async def close(self) -> None:
-        """Take nothing more, wait for the handlers, leave the group; ``start`` may follow."""
+        """Take no more messages, wait for handlers and leave the group. ``start`` may follow."""
         core, self._core = self._core, None
         if core is not None:
             await core.stop()
@@ -98,7 +98,7 @@ class AsyncConsumer(Subscriptions):
         await self.close()
 
     async def run(self) -> None:
-        """Consume until SIGTERM or Ctrl-C, or until it is cancelled; then stop in order."""
+        """Consume until SIGTERM, Ctrl-C or cancellation, then close."""
         stopped = asyncio.Event()
         loop = asyncio.get_running_loop()
         signals = (signal.SIGTERM, signal.SIGINT)
@@ -119,7 +119,7 @@ class AsyncConsumer(Subscriptions):
         offset: int | None = None,
         queue_id: int = -1,
     ) -> None:
-        """Send the whole group to a time, or to an offset of one queue or of all."""
+        """Move the whole group to a time, or to an offset in one queue or in all queues."""
         if (at_ms is None) == (offset is None):
             raise RequestRefused("seek_illegal", "name a time or an offset, one of them")
         calls = _running(self._core).calls
@@ -145,15 +145,15 @@ class AsyncConsumer(Subscriptions):
         *,
         body_type: Any = None,
     ) -> AsyncIterator[Received[Any]]:
-        """Loop over messages.  One is consumed when the next is asked for.
+        """Iterate over messages. A message is consumed when the loop asks for the next one.
 
-        The one that a loop is left with, by ``break`` or by an error, comes again.  With
-        ``body_type`` each message has its body decoded as ``value``; one that cannot be decoded
-        does not reach the loop, and goes to retry and then to the dead letters.
+        The message at which the loop ends, by ``break`` or an error, is delivered again. With
+        ``body_type`` each message has its decoded body as ``value``. A message that cannot be
+        decoded does not reach the loop; it is retried and then becomes a dead letter.
         """
         core = _running(self._core)
         reader = None if body_type is None else reader_of(body_type, self._codecs)
-        # Bounded by the handlers that may run: each brings one message and waits.
+        # The number of running handlers bounds this queue: each adds one message and waits.
         handed: asyncio.Queue[tuple[Received, asyncio.Future[None]]] = asyncio.Queue()
         waiting: set[asyncio.Future[None]] = set()
 
@@ -181,15 +181,15 @@ class AsyncConsumer(Subscriptions):
 
 
 class Consumer(Subscriptions):
-    """For programs without an event loop.  Handlers run in threads."""
+    """Consumer for programs without an event loop. Handlers run in threads."""
 
     _core: AsyncConsumer | None = None
 
     def start(self) -> None:
-        """Join the group and begin, in the background."""
+        """Join the group and start to consume, in the background."""
         if self._core is None:
             core = AsyncConsumer(self._servers, self.group, self.config, codec=self._codecs)
-            core._wanted = self._wanted  # noqa: SLF001 - one consumer in two forms
+            core._wanted = self._wanted  # noqa: SLF001 - the sync form of the same consumer
             self._core = core
             try:
                 background().run(core.start())
@@ -202,7 +202,7 @@ class Consumer(Subscriptions):
             self._core._subscribe_late(wanted)  # noqa: SLF001 - as above
 
     def close(self) -> None:
-        """Take nothing more, wait for the handlers, leave the group; ``start`` may follow."""
+        """Take no more messages, wait for handlers and leave the group. ``start`` may follow."""
         core, self._core = self._core, None
         if core is not None:
             background().run(core.close())
@@ -225,7 +225,7 @@ class Consumer(Subscriptions):
         self.close()
 
     def run(self) -> None:
-        """Consume until SIGTERM or Ctrl-C; then stop in order.  For the main thread."""
+        """Consume until SIGTERM or Ctrl-C, then close. Call it from the main thread."""
         stopped = threading.Event()
         before = signal.signal(signal.SIGTERM, lambda *_: stopped.set())
         try:
@@ -244,7 +244,7 @@ class Consumer(Subscriptions):
         offset: int | None = None,
         queue_id: int = -1,
     ) -> None:
-        """Send the whole group to a time, or to an offset of one queue or of all."""
+        """Move the whole group to a time, or to an offset in one queue or in all queues."""
         core = self._core or AsyncConsumer(self._servers, self.group)
         background().run(core.seek(topic, at_ms=at_ms, offset=offset, queue_id=queue_id))
 
@@ -271,12 +271,12 @@ class Consumer(Subscriptions):
         body_type: Any = None,
         timeout_s: float | None = None,
     ) -> Generator[Received[Any], None, None]:
-        """Loop over messages.  One is consumed when the next is asked for.
+        """Iterate over messages. A message is consumed when the loop asks for the next one.
 
-        The one that a loop is left with, by ``break`` or by an error, comes again.  With
-        ``body_type`` each message has its body decoded as ``value``; one that cannot be decoded
-        does not reach the loop, and goes to retry and then to the dead letters.  With ``timeout_s``
-        the loop ends when no message came for so long.
+        The message at which the loop ends, by ``break`` or an error, is delivered again. With
+        ``body_type`` each message has its decoded body as ``value``. A message that cannot be
+        decoded does not reach the loop; it is retried and then becomes a dead letter. With
+        ``timeout_s`` the loop ends when no message has arrived for that long.
         """
         core = self._core
         if core is None:

@@ -1,4 +1,4 @@
-"""What a consumer logs: each trouble at once, and then rarely for as long as it lasts."""
+"""Log of a consumer: it reports each problem at once, then rarely while the problem lasts."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 log = event_log(__name__)
 
 DEAD_LETTER_PREFIX = "%DLQ%"
-#: How often the log says that the same call still fails, or that a topic is still missing.
+#: Interval at which the log repeats that a call still fails or a topic is still missing.
 FAILED_AGAIN_S = 60.0
 MISSING_AGAIN_S = 600.0
-#: Messages of each topic that were given up and that the log names, per minute.
+#: Maximum number of given-up messages that the log names, per topic and minute.
 GIVEN_UP_LOGGED_MAX = 10
 GIVEN_UP_AGAIN_S = 60.0
 
@@ -40,17 +40,17 @@ class ConsumerLog:
     def call_failed(
         self, event: str, error: EscrowError, place: Place | None = None, **more: object
     ) -> None:
-        """A call to a broker failed: logged once a minute for each topic of each broker."""
+        """Log that a call to a broker failed: once a minute for each topic of each broker."""
         facts: dict[str, object] = {"group": self._group, **more}
         key = ("", "")
         if place is not None:
-            # A broker that is away fails the calls of all its queues.
+            # An unreachable broker fails the calls of all its queues.
             key = (place.topic, place.address)
             facts |= {"topic": place.topic, "queue_id": place.queue_id, "address": place.address}
         self._failed.warning(event, key, {**facts, "why": str(error)})
 
     def routed(self, topic: str, queue_count: int, *, exists: bool) -> None:
-        """A subscribed topic was looked up: logged if it cannot be read, and when it can again."""
+        """Log that a subscribed topic cannot be read, and later that it can be read again."""
         facts: dict[str, object] = {"group": self._group, "topic": topic}
         if not queue_count:
             facts["why"] = FORBIDDEN if exists else MISSING
@@ -59,7 +59,7 @@ class ConsumerLog:
             log.info("topic_found", extra={**facts, "queues": queue_count})
 
     def gave_up(self, message: Received, handled: Handled) -> None:
-        """A message will not come again."""
+        """Log that a message will not be delivered again."""
         kept = "" if self._is_broadcast else f"{DEAD_LETTER_PREFIX}{self._group}"
         facts = {
             "group": self._group,

@@ -1,8 +1,8 @@
-"""A member of a consumer group: it shares queues with the others, and reads its part of them.
+"""A member of a consumer group: it shares queues with the other members and reads its share.
 
-Queues are shared out anew when somebody comes or goes, when topics change, and every now and then.
-A queue that is taken away is finished first: what is with a handler is waited for, and how far the
-group is gets stored.
+Queues are reassigned when a member joins or leaves, when topics change, and every ``SHARE_S``. The
+member finishes a queue before giving it up: it waits for running handlers and stores the group's
+offset.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ if TYPE_CHECKING:
 SHARE_S = 20.0
 STORE_S = 5.0
 LOCK_S = 20.0
-#: Before an ordered message, or one that could not be given back, is tried again here.
+#: Wait before an ordered message is handled again, or a failed give-back is sent again.
 TRY_AGAIN_S = 1.0
 RETRY_PREFIX = "%RETRY%"
 
 
 class Consuming:
-    """Belongs to one event loop."""
+    """One member of a group. Use it from one event loop only."""
 
     def __init__(self, servers: str | Sequence[str], group: str, config: ConsumerConfig) -> None:
         self.group = group
@@ -57,20 +57,20 @@ class Consuming:
         self.member.handlers[RequestCode.RESET_CONSUMER_CLIENT_OFFSET] = self._told_of_reset
         self.calls = GroupCalls(self.member, group, config.start, config.start_at_ms)
         self._handlers = Handlers(config.concurrency, config.handler_timeout_s)
-        #: By topic: who handles its messages, and which of them are wanted.
+        #: By topic: the tag expression, and the handler of its messages.
         self._subscribed: dict[str, tuple[str, MessageHandler]] = {}
         self._reading: dict[Place, QueueReader] = {}
-        #: Held by whoever takes queues or lets them go.
+        #: Held while queues are taken or released.
         self._changing = asyncio.Lock()
         self._wake = asyncio.Event()
         self._reset: set[str] = set()
-        #: Topics whose queues are read anew, from where their readers are.
+        #: Topics whose queues get new readers, which continue at the old readers' offsets.
         self._changed: set[str] = set()
-        #: Topics in which a message waits because nothing here handles it.
+        #: Topics in which a message waits because it has no handler here.
         self.unhandled: set[str] = set()
-        #: A broadcast consumer's offsets of queues that it no longer reads.
+        #: Offsets of a broadcast consumer in queues that it no longer reads.
         self._left_at: dict[Place, int] = {}
-        #: Of the subscriptions: brokers replace an older one by a newer one.
+        #: Version of the subscriptions; brokers replace an older version by a newer one.
         self._version = 0
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -80,12 +80,12 @@ class Consuming:
     # For callers.
 
     async def subscribe(self, topic: str, expression: str, handler: MessageHandler) -> None:
-        """Have messages of a topic handled, and wait until the brokers know."""
+        """Subscribe a handler to a topic, and wait until the brokers know."""
         self.add(topic, expression, handler)
         await self.announce()
 
     def add(self, topic: str, expression: str, handler: MessageHandler) -> None:
-        """Note a subscription; ``expression`` is ``*`` or tags with || between."""
+        """Add a subscription; ``expression`` is ``*`` or tags separated by ||."""
         parse_filter(expression)
         known = self._subscribed.get(topic)
         if known is not None and known[1] != handler:
@@ -99,19 +99,19 @@ class Consuming:
         self.member.consuming[self.group] = self._membership()
 
     async def announce(self) -> None:
-        """Tell the brokers what is subscribed to, and share the queues anew."""
+        """Send the subscriptions to the brokers, and start a reassignment of queues."""
         if self._is_started:
             await self.member.beat()
             self._wake.set()
 
     def announce_soon(self) -> None:
-        """Tell them without waiting."""
+        """Announce without waiting."""
         announcing = self._loop.create_task(self.announce())
         self._tasks.add(announcing)
         announcing.add_done_callback(self._tasks.discard)
 
     async def unsubscribe(self, topic: str) -> None:
-        """Have its messages handled here no longer; what is open comes again."""
+        """Stop handling the topic's messages here; unfinished ones are delivered again."""
         self._subscribed.pop(topic, None)
         self.member.consuming[self.group] = self._membership()
         async with self._changing:
@@ -133,7 +133,7 @@ class Consuming:
             self._tasks.add(asyncio.ensure_future(self._lock_for_ever()))
 
     async def stop(self) -> None:
-        """Take nothing more, wait for the handlers, store how far the group is, and leave it."""
+        """Take no more messages, wait for handlers, store offsets, and leave the group."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -145,10 +145,10 @@ class Consuming:
 
     @property
     def places(self) -> list[Place]:
-        """The queues that are read here now."""
+        """The queues that this member reads now."""
         return list(self._reading)
 
-    # Sharing queues.
+    # Queue assignment.
 
     def _membership(self) -> ConsumerMembership:
         wanted = {topic: expression for topic, (expression, _) in self._subscribed.items()}
@@ -167,7 +167,7 @@ class Consuming:
         self._wake.set()
 
     def _told_of_reset(self, _connection: Connection, frame: Frame) -> None:
-        """The broker has stored new offsets: forget ours and ask for them."""
+        """Drop the local offsets and read the new ones, which the broker has stored."""
         group, topic = self.calls.read_reset(frame)
         if group == self.group:
             self._reset.add(topic)
@@ -210,7 +210,7 @@ class Consuming:
         return share(queues, sorted(members), self.member.client_id)
 
     async def _readable(self, topic: str) -> tuple[Place, ...]:
-        """The queues of a topic; a topic that does not exist has none."""
+        """Return the queues of a topic; a topic that does not exist has none."""
         exists = False
         found: tuple[Place, ...] = ()
         try:
@@ -226,7 +226,7 @@ class Consuming:
 
     async def _take(self, place: Place) -> None:
         if self.config.ordered and not await self.calls.lock([place]):
-            # Somebody else still has it; the next round tries again.
+            # Another member still holds the lock; try again soon.
             asyncio.get_running_loop().call_later(TRY_AGAIN_S, self._wake.set)
             return
         expression, _ = self._handler_of(place.topic)
@@ -250,7 +250,7 @@ class Consuming:
         try:
             await self.calls.unlock([place])
         except EscrowError as error:
-            # It runs out by itself.
+            # The lock expires by itself.
             self._log.call_failed("not_unlocked", error, place)
 
     async def _store_for_ever(self) -> None:
@@ -287,9 +287,9 @@ class Consuming:
         return "*", None
 
     async def _deliver(self, reader: QueueReader, message: Received) -> None:
-        """Returns when the next message of the queue may be taken."""
+        """Handle a message; return when the next message of the queue may be taken."""
         if self.config.ordered:
-            # Shielded: a queue that is taken away waits for the message that is being handled.
+            # Shielded, because a queue that is released waits for the message in its handler.
             await asyncio.shield(reader.begin(self._handle_in_order(reader, message)))
             return
         await self._handlers.admit()
@@ -306,14 +306,14 @@ class Consuming:
         reader.finish(message)
 
     async def _run(self, message: Received) -> Handled:
-        """Within a slot that was admitted."""
+        """Run the handler in a slot that was already admitted."""
         _, handler = self._handler_of(message.topic)
         if handler is None:
             self.unhandled.add(message.queue_topic)
         return await self._handlers.handle(handler or _UNWANTED, message)
 
     async def _give_back(self, reader: QueueReader, message: Received, handled: Handled) -> None:
-        """Until the broker has it again, the message is not done."""
+        """Return the message to the broker, and retry until the broker has stored it."""
         while True:
             try:
                 await self.calls.give_back(
@@ -330,7 +330,7 @@ class Consuming:
             self._log.gave_up(message, handled)
 
     async def _handle_in_order(self, reader: QueueReader, message: Received) -> None:
-        """The queue waits for this message: it is tried here until it is done or given up."""
+        """Handle a message here until it is done or given up; the queue waits for it."""
         for retry in range(self.config.retries_max + 1):
             await self._handlers.admit()
             handled = await self._run(message)
@@ -347,7 +347,7 @@ class Consuming:
 
 
 def _unwanted(_message: Received) -> None:
-    """A retry of a topic that nobody handles here now: it stays until somebody does."""
+    """Leave a retry whose topic has no handler here; it stays until one subscribes."""
     raise Left
 
 

@@ -1,9 +1,9 @@
 """A block's part in the user's database: checks, a row of ours, COMMIT; without I/O.
 
-What the row says is for ``ledger_block.py``, a producer's, and ``consumed_block.py``, a consumer's.
-The steps are generators that name what is to be done next on the connection, so that they are
-written once for drivers that are waited for and drivers that are awaited.  They keep the order:
-the row is the last statement, COMMIT comes after it, and a block that failed can never commit.
+The subclasses write the row: ``ledger_block.py`` for a producer, ``consumed_block.py`` for a
+consumer. The steps are generators that yield the next operation for the connection, so that sync
+and async drivers share them. They enforce the order: the row is the last statement, COMMIT follows
+it, and a failed block can never commit.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from escrowmq.client.ledger_sql import POSTGRESQL
 from escrowmq.client.links import AsyncLink, Link, LinkFacts, Result
 from escrowmq.model.errors import EscrowError, OutcomeUnknown, RequestRefused
 
-#: A block that lasts longer may not write its row: a fence that stopped it might be gone by then.
+#: Maximum duration of a block. A slower one may not write its row: the fence against it may have
+#: been deleted by then.
 MAX_DURATION_MS = 3_600_000
 
 T = TypeVar("T")
@@ -35,7 +36,7 @@ class Execute(NamedTuple):
 
 
 class Act(Enum):
-    """What is done with a connection besides statements."""
+    """An operation on a connection other than a statement."""
 
     COMMIT = auto()
     ROLLBACK = auto()
@@ -46,7 +47,7 @@ Steps = Generator[Execute | Act, Result, T]
 
 
 class Stage(Enum):
-    """How far a block has come."""
+    """Progress of a block."""
 
     NEW = auto()
     OPEN = auto()
@@ -54,23 +55,23 @@ class Stage(Enum):
     COMMITTING = auto()
     COMMITTED = auto()
     ROLLED_BACK = auto()
-    #: Rolled back, and its connection made useless: nothing that follows on it can commit.
+    #: Rolled back, with its connection closed: nothing can commit on it any more.
     POISONED = auto()
-    #: COMMIT was issued, and nobody heard what came of it.
+    #: COMMIT was issued, and its outcome is not known.
     UNKNOWN = auto()
-    #: Nothing is to be written: the block sent no message.
+    #: The block sent no message, so it writes no row.
     RELEASED = auto()
 
 
 class Row(Protocol):
-    """What a row of ours will say."""
+    """The contents of a row of ours."""
 
     def block(self, facts: LinkFacts, *, has_hooks: bool, max_duration_ms: int) -> Block:
-        """Make the block that writes it."""
+        """Make the block that writes this row."""
 
 
 class Block(ABC):
-    """The stages of one block; what its row is, its subclasses say."""
+    """State machine of one block; subclasses define its row."""
 
     def __init__(
         self,
@@ -83,25 +84,25 @@ class Block(ABC):
     ) -> None:
         self.stage = Stage.NEW
         self._facts = facts
-        #: What errors name.
+        #: The names that errors carry.
         self._names = names
-        # Without hooks only a mark in the transaction shows that it is still the same one.
+        # Without hooks, only a mark in the transaction proves that it is still the same one.
         self._is_marked = not has_hooks or facts.dialect is POSTGRESQL
         self._max_duration_ms = max_duration_ms
         self._monotonic_s = monotonic_s
         self._is_any_marked = False
-        #: The messages that had their marks when it was last looked.
+        #: Numbers of the messages whose marks were found by the last look.
         self.surviving: frozenset[int] = frozenset()
         self._began_at_s = 0.0
         self._began_at_ms = 0
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether it has not ended yet, well or badly."""
+        """Whether the block has not ended yet."""
         return self.stage in {Stage.NEW, Stage.OPEN, Stage.ROW_WRITTEN, Stage.COMMITTING}
 
     def begin(self, now_ms: int) -> Steps[None]:
-        """Refuse at once what could not be kept to at the end."""
+        """Refuse early what could not commit safely at the end."""
         self._check_names()
         self._began_at_s = self._monotonic_s()
         self._began_at_ms = now_ms
@@ -118,23 +119,23 @@ class Block(ABC):
 
     @abstractmethod
     def _check_names(self) -> None:
-        """Refuse what could never be found again in the database."""
+        """Refuse names that the database could not return unchanged."""
 
     @abstractmethod
     def _open(self) -> Steps[None]:
-        """See that the row can be written, and mark the transaction."""
+        """Check that the row can be written, and mark the transaction."""
 
     @abstractmethod
     def _write(self, now_ms: int) -> Steps[None]:
-        """Write the row, in the transaction that was opened or not at all."""
+        """Write the row, but only in the transaction that was opened."""
 
     @abstractmethod
     def _not_written(self, error: Exception) -> EscrowError:
-        """What the database's error means."""
+        """Return the error to raise for the database's error."""
 
     def _mark_sqlite(self) -> Steps[None]:
-        # Python's driver begins before the first write alone.  A savepoint with no transaction
-        # around it, ours or the user's, would commit when it is released.
+        # Python's driver begins a transaction only before the first write. Without a transaction,
+        # releasing a savepoint, ours or the user's, would commit.
         if not self._facts.is_in_transaction:
             yield Execute("BEGIN")
         if self._is_marked:
@@ -148,7 +149,7 @@ class Block(ABC):
                 raise ended_inside() from error
 
     def mark(self, numbers: Iterable[int]) -> Steps[None]:
-        """Mark messages in the savepoint that is open now."""
+        """Mark messages in the currently open savepoint."""
         self.check_open()
         self.note_marked()
         try:
@@ -160,16 +161,16 @@ class Block(ABC):
             raise
 
     def note_marked(self) -> None:
-        """Remember that there are marks."""
+        """Remember that marks exist."""
         self._is_any_marked = True
 
     def check_open(self) -> None:
-        """Refuse what belongs to a transaction that has ended."""
+        """Refuse if the transaction has ended."""
         if self.stage is not Stage.OPEN:
             raise ended_inside()
 
     def look_for_marks(self) -> Steps[frozenset[int]]:
-        """Find the messages whose savepoints were not rolled back."""
+        """Return the numbers of the messages whose savepoints were not rolled back."""
         self.check_open()
         self.surviving = frozenset()
         if self._is_any_marked:
@@ -183,7 +184,7 @@ class Block(ABC):
         return savepoint_marks.numbers_in(dialect, found)
 
     def _forget_marks(self) -> Steps[None]:
-        """Delete the marks; none may have gone since the messages were held."""
+        """Delete the marks; refuse if one has disappeared since the messages were held."""
         if not self._is_any_marked:
             return
         found = yield from self._read_marks()
@@ -192,7 +193,7 @@ class Block(ABC):
         yield Execute(*savepoint_marks.forgetting(self._facts.dialect))
 
     def insert_row(self, now_ms: int) -> Steps[None]:
-        """Write the row.  If that fails, the transaction is rolled back for good."""
+        """Write the row. If that fails, roll back and make the connection unusable."""
         try:
             self._check_may_insert(now_ms)
             yield from self._forget_marks()
@@ -210,7 +211,7 @@ class Block(ABC):
 
     def _check_may_insert(self, now_ms: int) -> None:
         self.check_open()
-        # Either clock may stand still while a machine sleeps; the one that ran on is right.
+        # Either clock may stop while a machine sleeps; use the one that advanced more.
         monotonic_ms = (self._monotonic_s() - self._began_at_s) * 1_000
         if max(monotonic_ms, now_ms - self._began_at_ms) > self._max_duration_ms:
             raise RequestRefused(
@@ -220,12 +221,12 @@ class Block(ABC):
             )
 
     def commit(self) -> Steps[None]:
-        """Issue COMMIT; what interrupts it leaves the outcome to the check.
+        """Issue COMMIT, or raise OutcomeUnknown if it is interrupted: a back-check finds out.
 
-        The driver's own error is raised only where nothing was committed for certain.
+        The driver's own error is raised only if certainly nothing was committed.
         """
         if self.stage is Stage.RELEASED:
-            # No message hangs on it, so its errors are the user's own.
+            # No message depends on this commit, so its errors are the user's own.
             try:
                 yield Act.COMMIT
             except CommitRefused as refused:
@@ -237,12 +238,12 @@ class Block(ABC):
             self._check_still_open()
             yield Act.COMMIT
         except CommitRefused as refused:
-            # It is rolled back; this is for a session, whose objects must know.
+            # The database has rolled back already; this tells a session, whose objects must expire.
             self.stage = Stage.ROLLED_BACK
             yield from self._roll_back()
             raise refused.error from None
         except BaseException as error:
-            # SQLite keeps a transaction open whose COMMIT failed, for anybody to commit later.
+            # SQLite keeps a transaction open after a failed COMMIT; a later COMMIT could succeed.
             yield from self._make_useless()
             self.stage = Stage.UNKNOWN
             raise OutcomeUnknown(
@@ -253,12 +254,12 @@ class Block(ABC):
         self.stage = Stage.COMMITTED
 
     def _check_still_open(self) -> None:
-        # Another task or thread may have ended it since the row, one way or the other.
+        # Another task or thread may have committed or rolled back since the row was written.
         if not self._facts.is_in_transaction:
             raise ended_inside()
 
     def rollback(self) -> Steps[None]:
-        """Roll back; where even that fails, the connection ends, and the transaction with it."""
+        """Roll back. If that fails, close the connection, which ends the transaction."""
         if self.stage is Stage.POISONED:
             return
         assert self.stage not in {Stage.COMMITTING, Stage.COMMITTED, Stage.UNKNOWN}
@@ -268,34 +269,34 @@ class Block(ABC):
     def _roll_back(self) -> Steps[None]:
         try:
             yield Act.ROLLBACK
-        except Exception:  # noqa: BLE001 -- a connection that cannot roll back is of no use
+        except Exception:  # noqa: BLE001 -- a connection that cannot roll back is unusable
             yield from self._make_useless()
 
     def poison(self) -> Steps[None]:
-        """Roll back, and let nothing commit on this connection any more."""
+        """Roll back and close, so that nothing can commit on this connection any more."""
         self.stage = Stage.POISONED
         yield from self._make_useless()
 
     def _make_useless(self) -> Steps[None]:
-        # A connection that is broken already commits nothing either.
+        # A connection that is already broken cannot commit either.
         with suppress(Exception):
             yield Act.CLOSE
 
     def refuse_commit(self) -> NoReturn:
-        """Stop a commit that comes from somebody else."""
+        """Stop a commit that the block did not issue."""
         if self.stage is Stage.POISONED:
             raise RequestRefused("transaction_poisoned", "it failed and can only be rolled back")
         raise ended_inside()
 
 
 def run(steps: Steps[T], link: Link) -> T:
-    """Do the steps on a link that is waited for."""
+    """Run the steps on a sync link."""
     try:
         step = next(steps)
         while True:
             try:
                 result = _perform(step, link)
-            except BaseException as error:  # noqa: BLE001 -- the steps say what follows
+            except BaseException as error:  # noqa: BLE001 -- the steps decide what follows
                 step = steps.throw(error)
             else:
                 step = steps.send(result)
@@ -305,7 +306,7 @@ def run(steps: Steps[T], link: Link) -> T:
 
 
 async def run_async(steps: Steps[T], link: AsyncLink) -> T:
-    """Do the steps on a link that is awaited."""
+    """Run the steps on an async link."""
     try:
         step = next(steps)
         while True:
@@ -350,7 +351,7 @@ async def _perform_async(step: Execute | Act, link: AsyncLink) -> Result:
 
 
 def ended_inside() -> RequestRefused:
-    """Make the refusal of a block whose transaction was ended by somebody else."""
+    """Return the refusal for a block whose transaction was ended by other code."""
     return RequestRefused(
         "transaction_ended_inside",
         "the block's transaction may be committed and rolled back by the block alone",

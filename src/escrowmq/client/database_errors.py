@@ -1,4 +1,4 @@
-"""What went wrong in a database, whichever driver or layer reports it."""
+"""Meanings of database errors, across drivers and SQLAlchemy."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from escrowmq.model.errors import RequestRefused
 
 
 class CommitRefused(Exception):
-    """The database answered COMMIT with a refusal, and the transaction is rolled back for certain.
+    """The database refused COMMIT, and the transaction is certainly rolled back.
 
-    ``error`` is what the driver raised, or what the caller is to see in its place.
+    ``error`` is the driver's error, or the one to raise to the caller instead.
     """
 
     def __init__(self, error: Exception) -> None:
@@ -20,18 +20,18 @@ class CommitRefused(Exception):
 
 
 class Failure(StrEnum):
-    """What a database's error means to the ledger."""
+    """Meaning of a database's error for the ledger."""
 
     DUPLICATE = "duplicate"
     LOCKED = "locked"
-    #: It took longer than a statement of ours may.
+    #: A statement of ours exceeded its timeout.
     SLOW = "too_slow"
     READ_ONLY = "read_only"
     UNREACHABLE = "ledger_unreachable"
     NO_TABLE = "ledger_missing"
-    #: The Python package that its URL needs is not installed.
+    #: The Python package for the database's URL is not installed.
     NO_DRIVER = "driver_missing"
-    #: An earlier statement of the transaction failed: it can only be rolled back.
+    #: An earlier statement failed, so the transaction can only be rolled back.
     ABORTED = "transaction_aborted"
     OTHER = "database_failed"
 
@@ -63,7 +63,7 @@ _BY_SQLITE_NAME = {
 
 
 def failure_of(error: BaseException) -> Failure:
-    """Tell what an error of sqlite3, psycopg, asyncpg or SQLAlchemy over one of them means."""
+    """Return what an error of sqlite3, psycopg, asyncpg or SQLAlchemy over them means."""
     for cause in _chain(error):
         if isinstance(cause, ImportError):
             return Failure.NO_DRIVER
@@ -79,20 +79,20 @@ def failure_of(error: BaseException) -> Failure:
 
 
 def _sqlite_failure(error: BaseException) -> Failure | None:
-    """Tell what an error of SQLite means; None if it is not SQLite's, or means nothing special."""
+    """Return what an SQLite error means; None for another driver's or an unlisted error."""
     name = getattr(error, "sqlite_errorname", None)
     if name is None:
         return None
-    # READONLY has eight kinds.
+    # SQLite has eight READONLY codes.
     if name.startswith("SQLITE_READONLY"):
         return Failure.READ_ONLY
-    # SQLite has one number for all that is wrong with a statement.
+    # SQLite has one code for everything that can be wrong with a statement.
     if str(error).startswith("no such table"):
         return Failure.NO_TABLE
     return _BY_SQLITE_NAME.get(name)
 
 
-#: Besides class 23, what PostgreSQL answers to a COMMIT that it rolled back.
+#: PostgreSQL's errors, besides class 23, for a COMMIT that it rolled back.
 _REFUSING_SQLSTATES = {
     "40001",  # serialization_failure
     "40P01",  # deadlock_detected
@@ -100,9 +100,9 @@ _REFUSING_SQLSTATES = {
 
 
 def is_commit_refused(error: Exception, *, is_still_open: bool) -> bool:
-    """Whether a driver's error, raised by COMMIT itself, says that nothing was committed.
+    """Whether a driver's error, raised by COMMIT itself, means that nothing was committed.
 
-    SQLite's refusal counts only while the transaction is still open: it is then to be rolled back.
+    SQLite's error counts only while the transaction is still open; the caller must roll it back.
     """
     state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
     if isinstance(state, str):
@@ -112,7 +112,7 @@ def is_commit_refused(error: Exception, *, is_still_open: bool) -> bool:
 
 
 def aborted() -> RequestRefused:
-    """Make the refusal of a transaction that PostgreSQL would roll back when told to commit."""
+    """Return the refusal for a transaction in which PostgreSQL would turn COMMIT into ROLLBACK."""
     return RequestRefused(
         "transaction_aborted",
         "a statement failed in it, so it can only be rolled back: let the error leave the block,"
@@ -121,18 +121,18 @@ def aborted() -> RequestRefused:
 
 
 def _is_lost(error: BaseException, state: object) -> bool:
-    """Whether there is no connection; while there is one, the server says what is wrong."""
+    """Whether the connection is lost; an error with any other SQLSTATE came over a live one."""
     if isinstance(state, str):
         return state.startswith("08")  # connection_exception
     kind = type(error)
     if kind.__name__ == "OperationalError" and kind.__module__.startswith("psycopg"):
         return True
-    # asyncpg lets these through when it connects.
+    # asyncpg raises these unchanged when it connects.
     return isinstance(error, OSError | TimeoutError)
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """The error and what it was made of, outermost first."""
+    """Yield the error and its causes, outermost first."""
     seen: set[int] = set()
     cause: BaseException | None = error
     while cause is not None and id(cause) not in seen:

@@ -1,7 +1,7 @@
-"""The user's database transaction, as the producer's block sees it: a port and its plain adapters.
+"""The user's database transaction as a block sees it: the protocol, and adapters for drivers.
 
-The adapters here are for drivers' own connections, which have no hooks: the block commits.
-SQLAlchemy's are in ``sqlalchemy_transactions.py``.
+The adapters here are for drivers' own connections, which have no hooks, so the block commits.
+SQLAlchemy's adapters are in ``sqlalchemy_transactions.py``.
 """
 
 from __future__ import annotations
@@ -23,45 +23,45 @@ from escrowmq.client.savepoint_marks import SoonMarks
 
 
 class Ending(StrEnum):
-    """How a transaction ended whose commit was the caller's."""
+    """How a transaction ended if the caller owned the commit."""
 
     COMMITTED = "committed"
     ROLLED_BACK = "rolled_back"
-    #: COMMIT was issued and failed or was interrupted: the ledger's row will tell.
+    #: COMMIT was issued and failed or was interrupted: the ledger row will tell.
     UNKNOWN = "unknown"
 
 
 class DatabaseTransaction(Protocol):
-    """A transaction that is waited for.
+    """A sync transaction.
 
-    Either the block owns the commit: ``begin``, then ``insert_row`` and ``commit``, or
-    ``rollback``.  Or the caller does: ``begin``, then ``on_before_commit`` and ``on_ended``; the
-    first calls ``insert_row``, and raises to stop the commit.
+    If the block owns the commit, it calls ``begin``, then ``insert_row`` and ``commit``, or
+    ``rollback``. If the caller does, the block calls ``begin``, ``on_before_commit`` and
+    ``on_ended``; the first callback calls ``insert_row``, and raises to stop the commit.
     """
 
     @property
     def is_commit_owned_by_caller(self) -> bool:
-        """Whether the caller's own block or hook commits; known once it has begun."""
+        """Whether the caller's own block or hook commits; known after ``begin``."""
         ...
 
     def begin(self, now_ms: int) -> None:
-        """Refuse at once what cannot work: autocommit, savepoints, another database."""
+        """Begin, and refuse what cannot work: autocommit, savepoints, another database."""
         ...
 
     def check_outermost(self) -> None:
-        """Refuse while a savepoint is open: its rollback would not take a message back."""
+        """Refuse while a savepoint is open: its rollback would not withdraw a message."""
         ...
 
     def mark(self, numbers: Sequence[int]) -> None:
-        """Mark messages in the savepoint that is open now."""
+        """Mark messages in the currently open savepoint."""
         ...
 
     def surviving(self) -> frozenset[int]:
-        """Find the messages whose savepoints were not rolled back."""
+        """Return the numbers of the messages whose savepoints were not rolled back."""
         ...
 
     def insert_row(self, now_ms: int) -> None:
-        """Write the ledger's row as the last statement.  If that fails, poison and raise."""
+        """Write the ledger row as the last statement. If that fails, poison and raise."""
         ...
 
     def commit(self) -> None:
@@ -77,28 +77,28 @@ class DatabaseTransaction(Protocol):
         ...
 
     def release(self) -> None:
-        """Take our hands off: nothing is sent.  A commit that is ours is still to be made."""
+        """Detach, because nothing is sent. If the block owns the commit, it still commits."""
         ...
 
     def on_before_commit(self, callback: Callable[[], None]) -> None:
-        """Call when the caller is about to commit, at the outermost level."""
+        """Call the callback when the caller is about to commit, at the outermost level."""
         ...
 
     def on_ended(self, callback: Callable[[Ending], None]) -> None:
-        """Call once when the transaction has ended; it must not raise."""
+        """Call the callback once when the transaction has ended; it must not raise."""
         ...
 
 
 class AsyncDatabaseTransaction(Protocol):
-    """A transaction that is awaited; otherwise as DatabaseTransaction."""
+    """An async transaction; otherwise as DatabaseTransaction."""
 
     @property
     def is_commit_owned_by_caller(self) -> bool:
-        """Whether the caller's own block or hook commits; known once it has begun."""
+        """Whether the caller's own block or hook commits; known after ``begin``."""
         ...
 
     async def begin(self, now_ms: int) -> None:
-        """Refuse at once what cannot work."""
+        """Begin, and refuse what cannot work."""
         ...
 
     def check_outermost(self) -> None:
@@ -106,19 +106,19 @@ class AsyncDatabaseTransaction(Protocol):
         ...
 
     def mark_soon(self, number: int) -> None:
-        """Mark a message before the next statement."""
+        """Schedule a message's mark, to be written before the next statement."""
         ...
 
     async def mark(self) -> None:
-        """Write the marks that were not written yet."""
+        """Write the scheduled marks."""
         ...
 
     async def surviving(self) -> frozenset[int]:
-        """Find the messages whose savepoints were not rolled back."""
+        """Return the numbers of the messages whose savepoints were not rolled back."""
         ...
 
     async def insert_row(self, now_ms: int) -> None:
-        """Write the ledger's row as the last statement."""
+        """Write the ledger row as the last statement."""
         ...
 
     async def commit(self) -> None:
@@ -134,35 +134,35 @@ class AsyncDatabaseTransaction(Protocol):
         ...
 
     async def release(self) -> None:
-        """Take our hands off."""
+        """Detach from the transaction without ending it."""
         ...
 
     def on_before_commit(self, callback: Callable[[], Awaitable[None]]) -> None:
-        """Await when the caller is about to commit."""
+        """Await the callback when the caller is about to commit."""
         ...
 
     def on_ended(self, callback: Callable[[Ending], Awaitable[None]]) -> None:
-        """Await once when the transaction has ended."""
+        """Await the callback once when the transaction has ended."""
         ...
 
 
 class _Plain:
-    """What both kinds share: no hooks, so the block commits and nothing is called back."""
+    """Shared part of both adapters: without hooks the block commits, and has no callbacks."""
 
     is_commit_owned_by_caller = False
 
     def check_outermost(self) -> None:
-        """Do nothing: savepoints made by hand cannot be seen, and COMMIT takes them all."""
+        """Do nothing: savepoints made by hand are invisible, and COMMIT includes them all."""
 
     def on_before_commit(self, callback: Callable[[], Any]) -> None:
-        """Do nothing: there is no caller's commit."""
+        """Do nothing: the caller does not commit."""
 
     def on_ended(self, callback: Callable[[Ending], Any]) -> None:
-        """Do nothing, as above."""
+        """Do nothing: the caller does not commit."""
 
 
 class PlainTransaction(_Plain):
-    """On a driver's own connection."""
+    """Transaction on a driver's own sync connection."""
 
     def __init__(self, link: Link, connection: object, block: Block) -> None:
         self._link = link
@@ -171,7 +171,7 @@ class PlainTransaction(_Plain):
         self._unshadow: Callable[[], None] = lambda: None
 
     def begin(self, now_ms: int) -> None:
-        """Refuse at once what cannot work; from here on, the connection's commit() refuses too."""
+        """Begin, and refuse what cannot work. Afterwards the connection's commit() raises."""
         self._claim = Claim(self._connection, self._block)
         try:
             run(self._block.begin(now_ms), self._link)
@@ -181,15 +181,15 @@ class PlainTransaction(_Plain):
         self._unshadow = shadow_commit(self._connection, self._block.refuse_commit)
 
     def mark(self, numbers: Sequence[int]) -> None:
-        """Mark messages in the savepoint that is open now."""
+        """Mark messages in the currently open savepoint."""
         run(self._block.mark(numbers), self._link)
 
     def surviving(self) -> frozenset[int]:
-        """Find the messages whose savepoints were not rolled back."""
+        """Return the numbers of the messages whose savepoints were not rolled back."""
         return run(self._block.look_for_marks(), self._link)
 
     def insert_row(self, now_ms: int) -> None:
-        """Write the ledger's row as the last statement."""
+        """Write the ledger row as the last statement."""
         run(self._block.insert_row(now_ms), self._link)
 
     def commit(self) -> None:
@@ -209,13 +209,13 @@ class PlainTransaction(_Plain):
         run(self._block.poison(), self._link)
 
     def release(self) -> None:
-        """Take our hands off; the transaction stays open."""
+        """Detach; the transaction stays open."""
         self._block.stage = Stage.RELEASED
         self._unshadow()
 
 
 class AsyncPlainTransaction(_Plain):
-    """On a driver's own connection that is awaited."""
+    """Transaction on a driver's own async connection."""
 
     def __init__(self, link: AsyncLink, connection: object, block: Block) -> None:
         self._link = link
@@ -225,7 +225,7 @@ class AsyncPlainTransaction(_Plain):
         self._unshadow: Callable[[], None] = lambda: None
 
     async def begin(self, now_ms: int) -> None:
-        """Refuse at once what cannot work; from here on, the connection's commit() refuses too."""
+        """Begin, and refuse what cannot work. Afterwards the connection's commit() raises."""
         self._claim = Claim(self._connection, self._block)
         try:
             await run_async(self._block.begin(now_ms), self._link)
@@ -238,23 +238,23 @@ class AsyncPlainTransaction(_Plain):
         self._block.refuse_commit()
 
     def mark_soon(self, number: int) -> None:
-        """Mark a message before the next statement."""
+        """Schedule a message's mark, to be written before the next statement."""
         self._soon.add(number)
 
     async def mark(self) -> None:
-        """Write the marks that were not written yet."""
+        """Write the scheduled marks."""
         numbers = self._soon.take()
         if numbers:
             await run_async(self._block.mark(numbers), self._link)
 
     async def surviving(self) -> frozenset[int]:
-        """Find the messages whose savepoints were not rolled back."""
+        """Return the numbers of the messages whose savepoints were not rolled back."""
         return await self._soon.surviving(
             lambda: run_async(self._block.look_for_marks(), self._link)
         )
 
     async def insert_row(self, now_ms: int) -> None:
-        """Write the ledger's row as the last statement."""
+        """Write the ledger row as the last statement."""
         self._soon.end()
         await run_async(self._block.insert_row(now_ms), self._link)
 
@@ -277,19 +277,19 @@ class AsyncPlainTransaction(_Plain):
         await run_async(self._block.poison(), self._link)
 
     async def release(self) -> None:
-        """Take our hands off; the transaction stays open."""
+        """Detach; the transaction stays open."""
         self._soon.take()
         self._block.stage = Stage.RELEASED
         self._unshadow()
 
 
 class AsyncpgTransaction(AsyncPlainTransaction):
-    """On a connection of asyncpg, whose transaction the block begins."""
+    """Transaction on an asyncpg connection, which the block begins."""
 
     _link: AsyncpgLink
 
     async def begin(self, now_ms: int) -> None:
-        """Begin; what is refused leaves the connection as it was."""
+        """Begin; a refusal leaves the connection as it was."""
         try:
             await super().begin(now_ms)
         except BaseException:
@@ -299,12 +299,12 @@ class AsyncpgTransaction(AsyncPlainTransaction):
 
 
 def transaction_on(
-    database: Any,  # noqa: ANN401 -- whatever the user works with
+    database: Any,  # noqa: ANN401 -- any session or connection of the user
     row: Row,
     *,
     max_duration_ms: int = MAX_DURATION_MS,
 ) -> DatabaseTransaction:
-    """Find the adapter for a session or connection that is waited for."""
+    """Return the adapter for a sync session or connection."""
     if _is_of("sqlalchemy", database):
         from escrowmq.client import sqlalchemy_transactions
 
@@ -321,12 +321,12 @@ def transaction_on(
 
 
 def async_transaction_on(
-    database: Any,  # noqa: ANN401 -- whatever the user works with
+    database: Any,  # noqa: ANN401 -- any session or connection of the user
     row: Row,
     *,
     max_duration_ms: int = MAX_DURATION_MS,
 ) -> AsyncDatabaseTransaction:
-    """Find the adapter for a session or connection that is awaited."""
+    """Return the adapter for an async session or connection."""
     if _is_of("sqlalchemy", database):
         from escrowmq.client import async_sqlalchemy_transactions
 
@@ -353,6 +353,6 @@ def _is_of(package: str, thing: object) -> bool:
 
 
 def _is_a(package: str, name: str, thing: object) -> bool:
-    # Whoever made the connection has imported its package; we need not.
+    # If the connection exists, its package is already imported.
     loaded = sys.modules.get(package)
     return loaded is not None and isinstance(thing, getattr(loaded, name))

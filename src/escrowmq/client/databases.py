@@ -1,7 +1,7 @@
-"""Where the ledger's own short transactions get their connections: a URL, an engine, a factory.
+"""Connections for the ledger's own short transactions, from a URL, an engine or a factory.
 
-These are for checks, the janitor and making the tables; the row itself is written on the user's
-connection (``database_transactions.py``).  Opening one never makes a file.
+Back-checks, the janitor and table creation use them; the row itself is written on the user's
+connection (``database_transactions.py``). A missing SQLite file is created only on request.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ if TYPE_CHECKING:
 
 LOCK_WAIT_MS = 100
 CONNECT_TIMEOUT_S = 5
-#: How long one statement of ours may take, once it has its locks.
+#: Maximum duration of one statement of ours, after it has its locks.
 STATEMENT_MS_MAX = 10_000
 
 Opener = Callable[[], AbstractContextManager[Link]]
-"""Gives a link for as long as the ``with`` block lasts."""
+"""Returns a link that is open for the duration of the ``with`` block."""
 
 
 def opener_of(database: object, *, may_make_file: bool = False) -> Opener:
-    """Tell how connections come from a URL, a SQLAlchemy engine, or a function that makes one."""
+    """Return how to open connections from a URL, a SQLAlchemy engine, or a factory function."""
     if isinstance(database, str):
         return _from_url(database, may_make_file=may_make_file)
     sqlalchemy = sys.modules.get("sqlalchemy")
     if sqlalchemy is not None and isinstance(database, sqlalchemy.Engine):
         return _from_engine(database, may_make_file=may_make_file)
-    # A connection of sqlite3 can be called, but opens none.
+    # A sqlite3 connection is callable but does not open connections.
     if callable(database) and not isinstance(database, sqlite3.Connection):
         return lambda: _made_link(database)
     raise RequestRefused(
@@ -54,7 +54,7 @@ def opener_of(database: object, *, may_make_file: bool = False) -> Opener:
 
 
 def is_async_engine(database: object) -> bool:
-    """Whether this is a SQLAlchemy engine that is awaited."""
+    """Whether this is SQLAlchemy's async engine."""
     loaded = sys.modules.get("sqlalchemy.ext.asyncio")
     return loaded is not None and isinstance(database, loaded.AsyncEngine)
 
@@ -65,7 +65,7 @@ def _from_url(url: str, *, may_make_file: bool) -> Opener:
     name = "postgresql" if name == "postgres" else name
     dialect_of(name)
     if name == SQLITE.name:
-        # SQLAlchemy's form: three slashes for a relative path, four for an absolute one.
+        # SQLAlchemy's URL form: three slashes for a relative path, four for an absolute one.
         path = unquote(rest.removeprefix("/").partition("?")[0])
         if path in {"", ":memory:"}:
             raise RequestRefused(
@@ -98,7 +98,7 @@ def _from_engine(engine: sqlalchemy.Engine, *, may_make_file: bool) -> Opener:
     dialect_of(engine.dialect.name)
     import sqlalchemy
 
-    # The second of them gives each thread one connection, which its sessions use as well.
+    # SingletonThreadPool gives each thread one connection, shared with the user's sessions.
     if isinstance(engine.pool, sqlalchemy.StaticPool | sqlalchemy.SingletonThreadPool):
         raise _shared(type(engine.pool).__name__)
 
@@ -114,7 +114,7 @@ def _from_engine(engine: sqlalchemy.Engine, *, may_make_file: bool) -> Opener:
 
 
 def _open_file(path: str, mode: str) -> sqlite3.Connection:
-    # With mode=rw, a file that is not there is an error, not an empty database.
+    # With mode=rw, a missing file is an error instead of an empty database.
     return sqlite3.connect(
         f"file:{quote(path)}?mode={mode}",
         uri=True,
@@ -138,7 +138,7 @@ def _connect(url: str) -> Any:  # noqa: ANN401 -- psycopg.Connection, without im
         raise _bad_url() from None
     port = str(stated.get("port") or "0").replace(",", "")
     if url.partition("?")[0].count("@") > 1 or not port.isdecimal():
-        # A piece of the password would be taken for a host or a port, and shown in an error.
+        # Otherwise a part of the password would be read as host or port, and shown in an error.
         raise _bad_url()
     if "connect_timeout" in stated:
         return psycopg.connect(url)
@@ -146,7 +146,7 @@ def _connect(url: str) -> Any:  # noqa: ANN401 -- psycopg.Connection, without im
 
 
 def _bad_url() -> RequestRefused:
-    # What is wrong with it may be the password: nothing of it is repeated.
+    # The error repeats nothing of the URL, because the bad part may be the password.
     return RequestRefused("bad_ledger_url", "quote what is special in a URL: %40 for @ and so on")
 
 
@@ -161,8 +161,8 @@ def _made_link(make: Callable[[], Any]) -> Iterator[Link]:
         connection.close()
 
 
-def _link_of(connection: Any) -> Link:  # noqa: ANN401 -- whatever the user's factory makes
-    """Link a connection of sqlite3 or psycopg that is ours until it is closed."""
+def _link_of(connection: Any) -> Link:  # noqa: ANN401 -- the user's factory may return anything
+    """Link a sqlite3 or psycopg connection that we own until it is closed."""
     if isinstance(connection, sqlite3.Connection):
         return SqliteLink(connection)
     psycopg = sys.modules.get("psycopg")
@@ -173,16 +173,16 @@ def _link_of(connection: Any) -> Link:  # noqa: ANN401 -- whatever the user's fa
 
 
 def _prepared(connection: sqlalchemy.Connection) -> Link:
-    """Link a connection from a pool whose settings are the user's."""
+    """Link a connection from a pool that has the user's settings."""
     dialect = dialect_of(connection.dialect.name)
     if dialect is not SQLITE:
-        # Also where the engine's own level is AUTOCOMMIT; the pool sets it back.
+        # This also overrides an engine's AUTOCOMMIT; the pool resets it.
         connection = connection.execution_options(isolation_level="READ COMMITTED")
     return SqlAlchemyLink(connection)
 
 
 def _check_free(connection: object) -> None:
-    """Refuse a connection that is in a block: our short transaction would commit that one."""
+    """Refuse a connection that is in a block, because our transaction would commit the block's."""
     if is_in_block(connection):
         raise _shared(type(connection).__name__)
 
@@ -197,7 +197,7 @@ def _shared(kind: str) -> RequestRefused:
 
 
 def _check_file(engine: sqlalchemy.Engine) -> None:
-    """Refuse to connect where SQLite would make an empty file."""
+    """Refuse to connect where SQLite would create an empty file."""
     path = engine.url.database
     is_file = engine.dialect.name == SQLITE.name and path not in {None, "", ":memory:"}
     if is_file and not str(path).startswith("file:") and not Path(str(path)).exists():
@@ -206,9 +206,9 @@ def _check_file(engine: sqlalchemy.Engine) -> None:
 
 @contextmanager
 def cutting(link: Link, until_s: float) -> Iterator[None]:
-    """Break the connection if this lasts longer: whoever waits for the database gets an error.
+    """Break the connection if the block runs past the deadline, so the waiting call gets an error.
 
-    Timeouts of the database's own help as long as it can be heard.  `until_s` is monotonic time.
+    The database's own timeouts work only while it is reachable. `until_s` is monotonic time.
     """
     timer = threading.Timer(max(until_s - time.monotonic(), 0), link.cut)
     timer.daemon = True
@@ -217,20 +217,20 @@ def cutting(link: Link, until_s: float) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
-        # Whoever has the connection next must not be cut off.
+        # Otherwise a late timer could break the connection for its next user.
         timer.join()
 
 
 @contextmanager
 def reading(link: Link, lock_wait_ms: int = LOCK_WAIT_MS) -> Iterator[None]:
-    """Run one short transaction of our own that only reads."""
+    """Run one short read-only transaction of ours."""
     with _transaction(link, link.dialect.begin_read, lock_wait_ms):
         yield
 
 
 @contextmanager
 def writing(link: Link, lock_wait_ms: int = LOCK_WAIT_MS) -> Iterator[None]:
-    """Run one short transaction of our own: committed at the end, rolled back on any error."""
+    """Run one short transaction of ours; commit at the end, roll back on any error."""
     with _transaction(link, link.dialect.begin_write, lock_wait_ms):
         yield
 
@@ -240,7 +240,7 @@ def _transaction(link: Link, begin: str, lock_wait_ms: int) -> Iterator[None]:
     is_sqlite = link.dialect is SQLITE
     with _bounded_wait(link, lock_wait_ms):
         try:
-            # Some engines for SQLite are set up to begin by themselves.
+            # Some engines for SQLite are configured to begin by themselves.
             if not (is_sqlite and link.is_in_transaction):
                 link.execute(begin)
             if not is_sqlite:
@@ -267,7 +267,7 @@ def _check_transaction(link: Link) -> None:
 
 @contextmanager
 def _bounded_wait(link: Link, lock_wait_ms: int) -> Iterator[None]:
-    """Set SQLite's wait for a while: it is the connection's, which may belong to a pool."""
+    """Set SQLite's lock wait, and restore it after: the connection may belong to a pool."""
     if link.dialect is not SQLITE:
         yield
         return

@@ -1,8 +1,8 @@
-"""Which program listens at an address that does not answer as a broker or a name server does.
+"""Recognition of a server at an address that does not answer like a broker or a name server.
 
-Both ports of a broker answer every request, so a client needs one of them and finds the other.  An
-address of something else gets one error from the SDK, the command line and Spark, which says what
-is there by the first bytes of its answer.
+Both ports of a broker answer every request, so a client needs one of them and finds the other. For
+the address of any other program, the SDK, the command line and Spark raise the same error. It names
+the kind of server, which the first bytes of the response show.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from escrowmq.model.errors import ProtocolViolation
 
 HEAD_BYTES = 8
-"""Bytes of an answer that tell one kind from another."""
+"""Number of first bytes of a response that distinguish the kinds of servers."""
 
 _TLS_ALERT = b"\x15\x03"
 _HTTP2_SETTINGS = 4
@@ -26,11 +26,11 @@ PEERS = {
 
 
 def kind_of(head: bytes, *, is_malformed: bool) -> str:
-    """Which of ``PEERS`` begins its answer so; empty if nothing tells that it is not a broker.
+    """Return the key in ``PEERS`` for these first bytes; empty if the peer may be a broker.
 
-    This is for a peer that has not sent a whole frame.  The first four bytes of a frame of ours may
-    be those of an HTTP/2 frame.  The next four tell them apart: here they hold the length of a
-    header, which is never 0; there they hold flags and a stream, which are 0.
+    Call this for a peer that has not sent a complete frame. The first four bytes of our frame may
+    equal those of an HTTP/2 frame. The next four distinguish them: in our frame they hold the
+    length of a header, which is never 0; in HTTP/2 they hold flags and a stream, which are 0.
     """
     if head.startswith(b"HTTP"):
         return "http"
@@ -43,7 +43,7 @@ def kind_of(head: bytes, *, is_malformed: bool) -> str:
 
 
 def not_a_broker(address: str, kind: str, cause: str) -> ProtocolViolation:
-    """The error for an address that is neither a broker's nor a name server's."""
+    """Return the error for an address that is neither a broker's nor a name server's."""
     return ProtocolViolation(
         "peer_not_broker", f"{PEERS[kind]}; {ADVICE}", address=address, cause=cause
     )

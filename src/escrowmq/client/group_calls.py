@@ -1,4 +1,4 @@
-"""What a member of a consumer group asks brokers: who is there, how far the group is, locks."""
+"""Requests of a consumer group's member to brokers: members, offsets, retries and locks."""
 
 from __future__ import annotations
 
@@ -39,12 +39,13 @@ if TYPE_CHECKING:
 
 RETRY_PREFIX = "%RETRY%"
 _GIVE_UP = -1
-#: Unless an operator has set others: brokers do not tell.
+#: RocketMQ's default levels. A broker with other levels waits as long as those say; brokers do not
+#: report them.
 _LEVELS = DelayLevels.parse(DELAY_LEVELS)
 
 
 class GroupCalls:
-    """Belongs to one event loop."""
+    """Requests of one member. Use them from one event loop only."""
 
     def __init__(self, member: Member, group: str, start: Start, start_at_ms: int) -> None:
         self._member = member
@@ -53,7 +54,7 @@ class GroupCalls:
         self._start_at_ms = start_at_ms
 
     async def client_ids(self, address: str) -> tuple[str, ...]:
-        """Who is in the group, as a broker knows it."""
+        """Return the ids of the group's members that a broker knows."""
         answer = await self._member.network.ask(
             address,
             RequestCode.GET_CONSUMER_LIST_BY_GROUP,
@@ -66,7 +67,7 @@ class GroupCalls:
     # Offsets.
 
     async def first_offset(self, place: Place, *, is_broadcast: bool) -> int:
-        """Where to begin in a queue."""
+        """Return the offset at which to start in a queue."""
         if not is_broadcast:
             header = QueryOffsetHeader(
                 consumer_group=self._group,
@@ -88,13 +89,13 @@ class GroupCalls:
         return await self.offset(place, code)
 
     async def offset(self, place: Place, code: int) -> int:
-        """The lowest or the highest offset of a queue."""
+        """Return the lowest or the highest offset of a queue."""
         return await self._offset(
             place, code, QueueHeader(topic=place.topic, queue_id=place.queue_id)
         )
 
     async def offset_at(self, place: Place, at_ms: int) -> int:
-        """The first offset that became visible at this time or later."""
+        """Return the first offset that became visible at this time or later."""
         header = SearchOffsetHeader(topic=place.topic, queue_id=place.queue_id, stored_at_ms=at_ms)
         return await self._offset(place, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
 
@@ -105,7 +106,7 @@ class GroupCalls:
     async def reset(
         self, topic: str, *, at_ms: int = -1, offset: int | None = None, queue_id: int = -1
     ) -> None:
-        """Send the whole group to a time or an offset, members that are away included."""
+        """Move the whole group to a time or an offset, including members that are offline."""
         route = await self._member.network.route(topic)
         if not route.readable:
             raise RequestRefused("topic_unknown", "nothing was ever sent to it", topic=topic)
@@ -126,16 +127,16 @@ class GroupCalls:
 
     @staticmethod
     def read_reset(frame: Frame) -> tuple[str, str]:
-        """Whose offsets were reset: group and topic."""
+        """Return the group and the topic whose offsets were reset."""
         header = read_header(ResetOffsetHeader, frame.ext)
         return header.consumer_group, header.topic
 
-    # Messages that come again.
+    # Retries.
 
     async def give_back(
         self, place: Place, message: Received, handled: Handled, *, retries_max: int
     ) -> None:
-        """Have a message brought again, or kept among the dead letters."""
+        """Return a message to the broker, for a retry or as a dead letter."""
         is_given_up = handled.outcome is Outcome.GIVEN_UP
         header = SendBackHeader(
             log_offset=message.log_offset,
@@ -151,7 +152,7 @@ class GroupCalls:
     # Locks.
 
     async def lock(self, places: Iterable[Place]) -> set[Place]:
-        """Those of these queues that are ours alone for the next minute."""
+        """Lock queues, or renew their locks, for a minute; return those that we hold now."""
         locked: set[Place] = set()
         for address, there in _by_address(places).items():
             answer = await self._locking(address, there, RequestCode.LOCK_BATCH_MQ)
@@ -163,7 +164,7 @@ class GroupCalls:
         return locked
 
     async def unlock(self, places: Iterable[Place]) -> None:
-        """Let others have them."""
+        """Release the locks."""
         for address, there in _by_address(places).items():
             await self._locking(address, there, RequestCode.UNLOCK_BATCH_MQ)
 
@@ -187,11 +188,8 @@ def _by_address(places: Iterable[Place]) -> dict[str, list[Place]]:
     return found
 
 
-#: RocketMQ's own: a broker that was given others waits as long as they say.
-
-
 def _level(after_ms: int) -> int:
-    """The shortest of RocketMQ's delays that is long enough; 0 leaves it to the broker."""
+    """Return the shortest of RocketMQ's delay levels that is long enough; 0: the broker chooses."""
     if after_ms <= 0:
         return 0
     for level, wait_ms in enumerate(_LEVELS.waits_ms, start=1):

@@ -1,8 +1,8 @@
-"""Running users' handlers: so many at a time, each message to its end, whatever the handler does.
+"""Running users' handlers: a limited number at a time, each with a definite outcome.
 
-A handler that returns has consumed the message.  One that raises, takes too long, or returns before
-its ``consumer.transaction`` has committed, has not: the broker is asked to bring the message again
-later, and after the last retry it becomes a dead letter.
+A handler that returns has consumed the message. A handler that raises, exceeds its timeout, or
+returns before its ``consumer.transaction`` has committed, has failed: the broker is asked to
+deliver the message again later, and after the last retry it becomes a dead letter.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
 
 log = event_log(__name__)
 
-#: Failures of each kind and topic that the log has in full, per minute.
+#: Maximum number of failures of each kind and topic that are logged in full, per minute.
 FAILURES_LOGGED_MAX = 10
 FAILURES_AGAIN_S = 60.0
 
 NOT_DECODABLE = "body_not_decodable"
 YIELDS = "a handler returns; one that yields does nothing when it is called"
 
-#: The message that the running handler was given.
+#: The message of the running handler.
 current_message: ContextVar[Received] = ContextVar("escrowmq_message")
 
 
 class RetryLater(Exception):
-    """Raised by a handler to choose when its message comes again."""
+    """Raised by a handler to choose when its message is delivered again."""
 
     def __init__(self, after_ms: int) -> None:
         super().__init__(f"again after {after_ms} ms")
@@ -48,11 +48,11 @@ class RetryLater(Exception):
 
 
 class GiveUp(Exception):
-    """Raised by a handler whose message will never be handled: it becomes a dead letter at once."""
+    """Raised by a handler that can never handle its message: it becomes a dead letter at once."""
 
 
 class Left(Exception):
-    """Nobody asked for this message."""
+    """Raised if no handler or loop takes the message: it stays unconsumed."""
 
 
 class AlreadyConsumed(RequestRefused):
@@ -60,30 +60,30 @@ class AlreadyConsumed(RequestRefused):
 
 
 class Outcome(Enum):
-    """What became of a message."""
+    """Outcome of one handler call."""
 
     DONE = "done"
-    #: Again, after a while that the broker chooses.
+    #: Deliver it again, after the handler's wait or one that the broker chooses.
     AGAIN = "again"
     GIVEN_UP = "given_up"
-    #: Nobody took it: it stays open, and comes again when the group goes on from here.
+    #: Not taken: it stays open, and is delivered again when the group resumes at its offset.
     LEFT = "left"
 
 
 class Handled:
-    """An outcome, its reason, and a wait that the handler chose (0: the broker's)."""
+    """An outcome, its reason, and the wait that the handler chose (0: the broker chooses)."""
 
     __slots__ = ("after_ms", "outcome", "why")
 
     def __init__(self, outcome: Outcome, after_ms: int = 0, why: str = "") -> None:
         self.outcome = outcome
         self.after_ms = after_ms
-        #: For the log: what the handler raised.
+        #: The handler's error, for the log.
         self.why = why
 
 
 class Handlers:
-    """Belongs to one event loop; plain handlers run in threads of their own."""
+    """Runner of handlers, for one event loop. Sync handlers run in its own threads."""
 
     def __init__(self, concurrency: int, timeout_s: float) -> None:
         self._slots = asyncio.Semaphore(concurrency)
@@ -93,11 +93,11 @@ class Handlers:
         self._limit = LogLimit(log, burst=FAILURES_LOGGED_MAX, window_s=FAILURES_AGAIN_S)
 
     async def admit(self) -> None:
-        """Wait until another message may be handled; ``handle`` gives the slot back."""
+        """Wait for a free slot; ``handle`` releases it."""
         await self._slots.acquire()
 
     async def handle(self, handler: MessageHandler, message: Received) -> Handled:
-        """Run a handler to its end, within a slot that was admitted."""
+        """Run a handler to its end, in a slot that was already admitted."""
         self.running += 1
         try:
             return await self._handle(handler, message)
@@ -118,7 +118,7 @@ class Handlers:
         except RetryLater as later:
             return Handled(Outcome.AGAIN, later.after_ms, why=f"RetryLater: {later}")
         except GiveUp as given_up:
-            # The consumer logs it with the topic that keeps the message.
+            # The consumer logs this, with the topic that keeps the message.
             return Handled(Outcome.GIVEN_UP, why=f"GiveUp: {given_up}")
         except Left:
             return Handled(Outcome.LEFT)
@@ -130,9 +130,9 @@ class Handlers:
 
     def _handler_failed(self, message: Received, error: BaseException, *, is_late: bool) -> Handled:
         if isinstance(error, EscrowError) and error.code == NOT_DECODABLE:
-            # The body is to blame, not the code: a trace would tell nothing.
+            # The cause is the body, not the handler's code, so a traceback would not help.
             return self._failed(NOT_DECODABLE, message, error.message)
-        # After a timeout, the handler's thread goes on; its late end changes nothing.
+        # After a timeout the handler's thread keeps running; its result is ignored.
         why = f"it took longer than {self._timeout_s:g} s" if is_late else str(error)
         return self._failed(
             "handler_failed", message, f"{type(error).__name__}: {why}", error=error
@@ -166,7 +166,7 @@ class Handlers:
             loop = asyncio.get_running_loop()
             context = copy_context()
             answer = await loop.run_in_executor(self._threads, context.run, handler, message)
-            # A plain function around an async one, such as a decorator's, has done nothing yet.
+            # A sync wrapper around an async handler, such as a decorator, returns its coroutine.
             if inspect.isawaitable(answer):
                 await answer
             elif inspect.isgenerator(answer) or inspect.isasyncgen(answer):
@@ -175,19 +175,19 @@ class Handlers:
             current_message.reset(token)
 
     def close(self) -> None:
-        """Let the threads go; one that hangs is left behind."""
+        """Shut the threads down without waiting; a hanging thread is left behind."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
 def is_for_this_task(error: BaseException, *, is_async: bool) -> bool:
-    """Whether an error of a user's function ends the task that called it, not the call alone."""
+    """Whether an error of a user's function must end the calling task, not only the call."""
     if isinstance(error, Exception):
         return False
     if isinstance(error, asyncio.CancelledError):
-        # A handler may wait for a task of its own that was cancelled.
+        # The handler may have awaited its own task, and that task was cancelled.
         task = asyncio.current_task()
         return task is None or task.cancelling() > 0
-    # Out of a thread, sys.exit() would end the loop that other consumers and producers share.
+    # sys.exit() in a thread must not end the loop that other consumers and producers share.
     return is_async and threading.current_thread() is threading.main_thread()
 
 

@@ -1,10 +1,10 @@
-"""Takes rows out of the ledger that nobody will ask for again.
+"""The janitor: it deletes ledger rows that no back-check will need again.
 
-A row goes when the broker says that its transaction is durably decided, and decided as the row
-says: a contradiction is evidence and stays.  A fence row also stays for seven days, because a slow
-transaction must still run into it when it comes back; the SDK writes no row after
-``MAX_DURATION_MS``, far below that.  If the broker cannot be asked, nothing is deleted.  Every
-sweep leaves a mark of the history in which the transactions were decided (``ledger_marks.py``).
+A row is deleted when the broker says that its transaction is durably decided, with the outcome that
+the row has. A row that contradicts the broker is evidence and stays. A fence row also stays for
+seven days, because a slow transaction must still collide with it; the SDK writes no row after
+``MAX_DURATION_MS``, far below that. If a broker cannot be asked, nothing is deleted. Every sweep
+leaves a mark of the history in which the transactions were decided (``ledger_marks.py``).
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from escrowmq.model.errors import RequestRefused
 from escrowmq.model.lineage import Sight
 
 FENCE_KEPT_MS = 7 * 24 * 3_600_000
-#: Rows that the broker is asked about at a time.
+#: Maximum number of rows in one question to the brokers.
 PAGE_ROWS_MAX = 256
 
 
 class Confirmed(NamedTuple):
-    """What brokers say of some transactions."""
+    """The brokers' answer about some transactions."""
 
-    #: Those that are durably decided, by id.
+    #: Durably decided transactions, by id.
     outcomes: Mapping[str, Outcome]
-    #: The histories in which they are, each seen after they were confirmed.
+    #: The brokers' histories, each seen after the transactions were confirmed.
     sights: Sequence[Sight]
 
 
 Confirm = Callable[[Sequence[str]], Confirmed]
-"""Asks the brokers which of these are decided.  Raises if one cannot be asked."""
+"""Asks the brokers which transactions are decided. Raises if a broker cannot be asked."""
 
 
 def sweep(opener: Opener, confirm: Confirm, *, ledger_uuid: str) -> int:
-    """Go once through the whole ledger; return how many rows were deleted."""
+    """Sweep the whole ledger once; return the number of deleted rows."""
     deleted = 0
     with opener() as link:
         for page in pages(link, ledger_uuid):
@@ -61,9 +61,10 @@ def sweep(opener: Opener, confirm: Confirm, *, ledger_uuid: str) -> int:
 
 
 def forget_consumed(opener: Opener, before_ms: int) -> int:
-    """Delete the messages that were consumed before; return how many.
+    """Delete the records of messages that were consumed before this time; return how many.
 
-    One that comes again after that is not recognised, so keep them longer than retries last.
+    A message delivered again after that is not recognized, so keep records longer than retries
+    last.
     """
     with opener() as link, writing(link):
         return link.execute(ledger_sql.FORGET_CONSUMED, [str(before_ms)]).row_count
@@ -72,22 +73,22 @@ def forget_consumed(opener: Opener, before_ms: int) -> int:
 def _is_kept(row: Row, now_ms: int) -> bool:
     transaction_id, outcome, written_at_ms = row
     if not is_name(transaction_id):
-        # Nobody of ours wrote it.
+        # The SDK did not write this row.
         return True
     return bool(outcome == Outcome.ROLLED_BACK and now_ms - written_at_ms < FENCE_KEPT_MS)
 
 
 class Page(NamedTuple):
-    """Some of a ledger's rows."""
+    """One page of a ledger's rows."""
 
-    #: Each is id, outcome and when it was written.
+    #: Each row has the id, the outcome and the time when it was written.
     rows: Sequence[Row]
-    #: The database's clock: fences are written and aged by it.
+    #: The database's clock, which also sets the times of fences.
     now_ms: int
 
 
 def pages(link: Link, ledger_uuid: str) -> Iterator[Page]:
-    """The ledger in the order of its primary key, which needs no index beside it."""
+    """Yield the ledger's pages in primary key order, which needs no other index."""
     last = ""
     while True:
         with reading(link):
@@ -105,7 +106,7 @@ def pages(link: Link, ledger_uuid: str) -> Iterator[Page]:
 
 
 def _delete(link: Link, ids: Mapping[Outcome, Sequence[str]], sights: Sequence[Sight]) -> int:
-    """Delete rows, and say in the same transaction in which history they were decided."""
+    """Delete rows, and in the same transaction record the history in which they were decided."""
     if not any(ids.values()):
         return 0
     with writing(link):

@@ -1,7 +1,8 @@
-"""Things for one broker that may share a request: what comes while one is under way goes next.
+"""Queue of items for one broker that share requests: new items wait for the request in flight.
 
-Nobody waits when nothing is under way, so a lone sender loses no time, and a crowd shares.  There
-is one request at a time, so everything arrives in the order in which it was put.
+An item does not wait if no request is in flight, so a single sender has no extra delay, and many
+senders share requests. Only one request is in flight at a time, so items arrive in the order in
+which they were put.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ SHARED_BYTES_MAX = 4 * 1024 * 1024
 
 
 class Lane(Generic[ItemT, DoneT]):
-    """Belongs to one event loop.
+    """A queue with one request in flight. Use it from one event loop only.
 
-    ``carry`` brings several items over and returns what became of each.  Items share a request
-    only with those of the same ``kind``.
+    ``carry`` sends several items and returns the outcome of each. Items share a request only with
+    items of the same ``kind``.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class Lane(Generic[ItemT, DoneT]):
         self._running: asyncio.Task[None] | None = None
 
     def put(self, item: ItemT) -> asyncio.Future[DoneT]:
-        """What becomes of it; refused at once if too much waits already."""
+        """Add an item and return the future of its outcome; refuse if the queue is full."""
         size = self._size(item)
         if len(self._waiting) >= WAITING_MAX or self._bytes + size > WAITING_BYTES_MAX:
             raise Unavailable(
@@ -56,7 +57,7 @@ class Lane(Generic[ItemT, DoneT]):
         self._waiting.append((item, done))
         self._bytes += size
         if self._running is None:
-            # It starts in the loop's next turn: whoever comes in this one shares its request.
+            # The task starts in the loop's next turn, so items put in this turn share its request.
             self._running = asyncio.ensure_future(self._run())
         return done
 
@@ -84,7 +85,7 @@ class Lane(Generic[ItemT, DoneT]):
             self._waiting.popleft()
             self._bytes -= size
             if done.cancelled():
-                # Whoever sent it is gone, and it has not left yet.
+                # The sender was cancelled before its item was sent.
                 continue
             kind = self._kind(item)
             total += size
@@ -98,7 +99,7 @@ class Lane(Generic[ItemT, DoneT]):
             if len(items) == 1:
                 _end(dones[0], refused)
                 return
-            # They were refused together: each alone, so that one does not spoil the others.
+            # The broker refused the batch: send each item alone, so that only the bad one fails.
             for item, done in zip(items, dones, strict=True):
                 await self._bring([item], [done])
             return
@@ -114,7 +115,7 @@ class Lane(Generic[ItemT, DoneT]):
             _end(done, end)
 
     async def close(self) -> None:
-        """Wait for what was put."""
+        """Wait until all items are done."""
         while self._running is not None:
             await asyncio.wait((self._running,))
 

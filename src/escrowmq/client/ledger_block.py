@@ -1,4 +1,4 @@
-"""A producer's block: the ledger's row is the last statement of the user's transaction."""
+"""A producer's block: the ledger row is the last statement of the user's transaction."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from escrowmq.model.errors import EscrowError, RequestRefused, Unavailable
 
 
 class RowFacts(NamedTuple):
-    """What the row will say, and which ledger it is for."""
+    """The contents of a ledger row, and the ledger it is for."""
 
     transaction_id: str
     producer_group: str
     ledger_uuid: str
 
     def check(self) -> None:
-        """Refuse names that a check could never look up."""
+        """Refuse names that a back-check could never look up."""
         for name in (self.transaction_id, self.producer_group):
             if not ledger_sql.is_name(name):
                 raise RequestRefused(
@@ -28,12 +28,12 @@ class RowFacts(NamedTuple):
                 )
 
     def block(self, facts: LinkFacts, *, has_hooks: bool, max_duration_ms: int) -> Block:
-        """Make the block that writes it."""
+        """Make the block that writes this row."""
         return LedgerBlock(facts, self, has_hooks=has_hooks, max_duration_ms=max_duration_ms)
 
 
 class LedgerBlock(Block):
-    """Writes that the transaction committed, into the ledger that its half messages name."""
+    """Block that records the commit in the ledger that the half messages name."""
 
     def __init__(
         self, facts: LinkFacts, row: RowFacts, *, has_hooks: bool, max_duration_ms: int
@@ -74,10 +74,11 @@ class LedgerBlock(Block):
             )
 
     def look_for_marks(self) -> Steps[frozenset[int]]:
-        """Find the messages whose savepoints were not rolled back.
+        """Return the numbers of the messages whose savepoints were not rolled back.
 
-        A COMMIT by hand takes the marks away as well, but not the rows.  If some message survives,
-        the ledger's row finds that out; otherwise there will be no row.
+        A COMMIT by hand deletes the marks as well, but keeps the user's rows. If a message
+        survives, writing the ledger row detects that. Otherwise no row will be written, so the
+        check is here.
         """
         surviving = yield from super().look_for_marks()
         if self._is_any_marked and not surviving:
@@ -146,5 +147,5 @@ def _unreadable(error: Exception) -> EscrowError:
 
 
 def missing(error: Exception) -> RequestRefused:
-    """Make the refusal of a database that has no ledger."""
+    """Return the refusal for a database that has no ledger."""
     return RequestRefused("ledger_missing", "make it with SqlLedger(…).create()", cause=str(error))

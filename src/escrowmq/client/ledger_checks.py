@@ -1,9 +1,9 @@
-"""What became of transactions: read in the ledger, and fence off what is absent past its deadline.
+"""Look up outcomes in the ledger, and fence off transactions that are absent past their deadline.
 
-COMMITTED is answered only after reading ``committed``, ROLLED_BACK only after reading
-``rolled_back``, both in the ledger that the half messages name.  Everything else is UNKNOWN, with
-the reason: another database, a lock, a row that nobody of ours wrote, any error.  Nothing here
-makes a table or a file.
+The answer is COMMITTED only after reading ``committed``, and ROLLED_BACK only after reading
+``rolled_back``, both in the ledger that the half messages name. Everything else is UNKNOWN with a
+reason: another database, a lock, a row that the SDK did not write, any error. Nothing here creates
+a table or a file.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from escrowmq.model.errors import EscrowError
 from escrowmq.model.event_log import event_log
 from escrowmq.model.lineage import Sight
 
-#: Transactions in one statement, and in one transaction of ours.
+#: Maximum number of transactions in one statement, and in one database transaction of ours.
 CHUNK_ROWS_MAX = 4_096
-#: A chunk that meets a lock is cut into so many: one locked row among thousands is then alone
-#: after four waits; with halves it would take twelve.
+#: A chunk that hits a lock is split into this many parts. One locked row among 4,096 is then
+#: isolated after four waits; halving would take twelve.
 SPLIT_COUNT = 8
-#: How often an inquiry may run into somebody's lock before it leaves the rest for the next one.
+#: Lock timeouts after which an inquiry leaves its remaining rows for the next inquiry.
 LOCK_WAITS_MAX = 32
-#: How long an inquiry may take; what has no answer by then gets none.
+#: Maximum duration of an inquiry; transactions that are unanswered by then stay UNKNOWN.
 SECONDS_MAX = 20.0
 
 log = event_log(__name__)
 
 
 class Outcome(StrEnum):
-    """What became of a transaction in the user's database.  The first two are also in its rows."""
+    """Outcome of a transaction in the user's database. Its rows hold the first two values."""
 
     COMMITTED = ledger_sql.COMMITTED
     ROLLED_BACK = ledger_sql.ROLLED_BACK
@@ -54,22 +54,22 @@ class Answer(NamedTuple):
 
 
 class Question(NamedTuple):
-    """A transaction that is asked about; the deadline is on the broker's clock."""
+    """A transaction to look up; the deadline is on the broker's clock."""
 
     transaction_id: str
     producer_group: str
     deadline_at_ms: int
-    #: Its first half message.
+    #: The offset of its first half message.
     half_offset: int = 0
 
 
 Answers = dict[str, Answer]
-"""By transaction id: one for each that was asked about."""
+"""By transaction id: one answer for each question."""
 
 Groups = Mapping[str, str]
-"""By transaction id its producer group, in the order in which rows are locked."""
+"""By transaction id: its producer group, in the order in which rows are locked."""
 
-#: Past its deadline this one can be fenced off.
+#: No row was found. Past its deadline, the transaction can be fenced off.
 ABSENT = Answer(Outcome.UNKNOWN, "absent")
 #: The row is absent, past its deadline and not swept: a fence rolls the transaction back.
 FENCED = Answer(Outcome.ROLLED_BACK)
@@ -86,24 +86,24 @@ _BY_ROW = {
 
 
 class _NotTheLedger(Exception):
-    """The database that was reached is not the one that was asked for, or not its primary."""
+    """The database is not the ledger that the half messages name, or not its primary."""
 
 
 class _MarksMoved(Exception):
-    """A sweep went on while rows were fenced."""
+    """A sweep changed the marks while rows were being fenced."""
 
 
 def deadline_at_ms(stored_at_ms: int, allowed_ms: int) -> int:
-    """Until when a sender may commit its own transaction: what is absent then can be fenced off.
+    """Return the time until which a sender may commit; an absent row can be fenced after it.
 
-    There is no margin: the fence and the row are one row of one table, so a fence that comes early
+    There is no margin: the fence and the row have the same primary key in one table. An early fence
     makes a slow transaction fail, and breaks nothing.
     """
     return stored_at_ms + allowed_ms
 
 
 def look_up(opener: Opener, questions: Iterable[Question], *, ledger_uuid: str) -> Answers:
-    """Read what is in the ledger, and change nothing."""
+    """Read the ledger without changing it."""
     questions = list(questions)
     return Inquiry(opener, ledger_uuid).look_up(
         [question.transaction_id for question in questions],
@@ -119,16 +119,16 @@ def settle(
     now_ms: int,
     sight: Sight | None = None,
 ) -> Answers:
-    """Read first; then fence off what is absent and past its deadline by ``now_ms``.
+    """Read first, then fence off what is absent and past its deadline at ``now_ms``.
 
-    ``sight`` is the broker's history, seen before the questions were: without it nothing is fenced
-    in a ledger that was ever swept.
+    ``sight`` is the broker's history, taken before the questions were read. Without it nothing is
+    fenced in a ledger that was ever swept.
     """
     questions = list(questions)
     return Inquiry(opener, ledger_uuid).settle(
         [question.transaction_id for question in questions],
         [question.producer_group for question in questions],
-        # Of two with one id, both must be past theirs.
+        # If two questions have one id, both must be past their deadlines.
         {question.transaction_id for question in questions}
         - {question.transaction_id for question in questions if question.deadline_at_ms >= now_ms},
         sight,
@@ -144,7 +144,7 @@ def foresee(
     now_ms: int,
     sight: Sight | None = None,
 ) -> Answers:
-    """What ``settle`` would answer; only read, so that no fence is written."""
+    """Return what ``settle`` would answer, without writing a fence."""
     questions = list(questions)
     inquiry = Inquiry(opener, ledger_uuid)
     answers = inquiry.look_up(
@@ -162,10 +162,10 @@ def foresee(
 
 
 class Inquiry:
-    """Asks one ledger about any number of transactions, with one patience for all of them.
+    """Inquiry at one ledger about any number of transactions, with one time limit for all.
 
-    Once it has failed, by an error or by time, the rest of it is UNKNOWN at once: whoever waits for
-    other ledgers waits for this one only so long.
+    After an error or a timeout the remaining transactions are UNKNOWN at once. So a caller that
+    asks several ledgers waits for this one no longer than the limit.
     """
 
     def __init__(
@@ -175,12 +175,12 @@ class Inquiry:
         self._ledger_uuid = ledger_uuid
         self._until = time.monotonic() + seconds_max
         self._lock_waits = 0
-        #: Why nothing more is asked, as an answer and in the words of what failed.
+        #: Why the inquiry stopped, as an answer, and the text of the error.
         self.failed: Answer | None = None
         self.cause = ""
 
     def look_up(self, ids: Sequence[str], groups: Sequence[str]) -> Answers:
-        """Read what is in the ledger, and change nothing."""
+        """Read the ledger without changing it."""
         askable, answers = _sorted_out(ids, groups)
         answers |= dict.fromkeys(askable, ABSENT)
         self._work(askable, answers, self._read_all)
@@ -194,9 +194,9 @@ class Inquiry:
         sight: Sight | None = None,
         half_offsets: Sequence[int] = (),
     ) -> Answers:
-        """Read first; then fence off what is absent and among the overdue.
+        """Read first, then fence off what is absent and among the overdue.
 
-        All are half messages of one broker, which was seen so before they were.
+        All are half messages of one broker. ``sight`` is its history, taken before they were read.
         """
         answers = self.look_up(ids, groups)
         absent = {
@@ -213,7 +213,7 @@ class Inquiry:
         return answers
 
     def foresee_fences(self, halves: Mapping[str, int], sight: Sight | None) -> Answers:
-        """What fencing these half messages, by transaction id, would answer."""
+        """Return what fencing these half messages, by transaction id, would answer."""
         answers: Answers = dict.fromkeys(halves, ABSENT)
 
         def read(link: Link, _groups: Groups) -> Iterator[Answers]:
@@ -227,13 +227,13 @@ class Inquiry:
         return answers
 
     def _work(self, groups: Groups, answers: Answers, step: _Step) -> None:
-        """Take in what each step answers; whatever fails, what has no answer gets the reason."""
+        """Run a step and collect its answers; if it fails, unanswered rows get the reason."""
         if self.failed is None:
             try:
                 with self._opener() as link, cutting(link, self._until):
                     for found in step(link, groups):
                         answers.update(found)
-            except Exception as error:  # noqa: BLE001 -- whatever failed, the answer is the same
+            except Exception as error:  # noqa: BLE001 -- any failure gives the same answer
                 self.failed = self._failure(error)
         if self.failed is not None:
             answers.update((key, self.failed) for key in groups if answers[key] is ABSENT)
@@ -261,9 +261,9 @@ class Inquiry:
     def _fence_all(
         self, link: Link, groups: Groups, sight: Sight | None, halves: Mapping[str, int]
     ) -> Iterator[Answers]:
-        """Fence in chunks; one that meets a lock is cut up until the locked transaction is alone.
+        """Fence in chunks; split a chunk that hits a lock until the locked transaction is alone.
 
-        Its parts come last: one transaction that stays locked must not hold up the others.
+        The parts go to the end of the queue, so a locked transaction does not delay the others.
         """
         waiting = deque(_chunks(groups, CHUNK_ROWS_MAX))
         while waiting and not self._is_late():
@@ -280,7 +280,7 @@ class Inquiry:
                     raise
                 self._lock_waits += 1
                 if len(chunk) == 1 or link.dialect is SQLITE:
-                    # SQLite has one lock for everything: a smaller chunk would meet it too.
+                    # SQLite has one lock for the whole database; a smaller chunk would hit it too.
                     yield dict.fromkeys(chunk, LOCKED)
                 else:
                     waiting += _chunks(chunk, -(-len(chunk) // SPLIT_COUNT))
@@ -290,7 +290,7 @@ _Step = Callable[[Link, Groups], Iterator[Answers]]
 
 
 def _sorted_out(ids: Sequence[str], groups: Sequence[str]) -> tuple[dict[str, str], Answers]:
-    """What a database can be asked about, in the order of its locks, and answers to the rest."""
+    """Return the valid questions in lock order, and the answers to the invalid ones."""
     asked = dict(zip(ids, groups, strict=True))
     refused: Answers = {}
     if len(asked) < len(ids):
@@ -321,7 +321,7 @@ def _answer_of(error: Exception) -> Answer:
 
 
 def _check_ledger(link: Link, ledger_uuid: str) -> None:
-    """Rule 4: only the ledger that the half messages name can say anything about them."""
+    """Rule 4: only the ledger that the half messages name can answer for them."""
     rows = link.execute(link.dialect.probe).rows
     if len(rows) != 1 or rows[0][0] != ledger_uuid:
         raise _NotTheLedger("other_ledger")
@@ -331,7 +331,7 @@ def _check_ledger(link: Link, ledger_uuid: str) -> None:
 
 
 def _answers(groups: Groups, rows: Sequence[Row]) -> Answers:
-    """What rows say; who has no row is not among the answers."""
+    """Return what the rows say; a transaction without a row gets no answer."""
     answers: Answers = {}
     for key, group, outcome in rows:
         if groups.get(key) == group:
@@ -344,12 +344,12 @@ def _answers(groups: Groups, rows: Sequence[Row]) -> Answers:
 def _fence(
     link: Link, chunk: Groups, ledger_uuid: str, sight: Sight | None, halves: Mapping[str, int]
 ) -> Answers:
-    """Write ``rolled_back`` where there is no row, and read what stands there in the end.
+    """Write ``rolled_back`` where there is no row, and read the resulting rows.
 
     The INSERT waits for a transaction that is writing the same row, so the read after it sees that
-    row or ours.  A fence counts only once it is committed.  A row that may have been swept is
-    not fenced: the marks are read before the INSERT, and once more after it, because a sweep may
-    delete a row between the two.
+    row or ours. A fence counts only after it is committed. A row that may have been swept is not
+    fenced: the marks are read before the INSERT, and again after it, because a sweep may delete a
+    row between the two.
     """
     dialect = link.dialect
     with writing(link):
@@ -375,7 +375,7 @@ def _fence(
 def _unfenceable(
     chunk: Groups, limits: Limits, halves: Mapping[str, int]
 ) -> tuple[Answers, Groups]:
-    """Answers for what may not be fenced, and what may."""
+    """Return answers for the transactions that must not be fenced, and the remaining ones."""
     if not limits.reason and not limits.swept_below:
         return {}, chunk
     reasons = {key: limits.reason_for(halves.get(key, 0)) for key in chunk}

@@ -1,10 +1,10 @@
-"""Marks of sweeps: up to which point of which history the rows of decided transactions are gone.
+"""Marks of sweeps: up to which point of which history rows of decided transactions are deleted.
 
-A row that is absent means that its transaction never committed, unless a sweep has deleted it.  A
-sweep deletes only rows of transactions that a broker has decided.  So a half message that is
-undecided in the history in which the sweep was made has lost nothing.  After a restore the broker
-has another history, in which a half message may be undecided although its row was swept: the mark
-names the history of the sweep, and its fork from the broker's tells which half messages those are.
+An absent row means that its transaction never committed, unless a sweep has deleted the row. A
+sweep deletes only rows of transactions that a broker has decided. So a half message that is
+undecided in the history of the sweep has lost no row. After a restore the broker has another
+history, in which a half message may be undecided although its row was swept. The mark names the
+history of the sweep, and its fork from the broker's history tells which half messages those are.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from escrowmq.model.lineage import Lineage, Sight, decode_lineage
 MAYBE_SWEPT = "maybe_swept"
 """The row may have been swept in another history, so its absence proves nothing."""
 SWEPT_MEANWHILE = "swept_meanwhile"
-"""A sweep went on since the broker was looked at: look again."""
+"""A sweep ran after the broker's history was read: read it again."""
 NO_LINEAGE = "no_lineage"
-"""The ledger was swept, and the broker does not tell its history."""
+"""The ledger was swept, and the broker does not report its history."""
 
 
 class Marks(NamedTuple):
     """The marks that the sweeps of a ledger have left."""
 
     sights: Sequence[Sight]
-    #: Version 1 may have swept, and left no marks.
+    #: Version 1 may have swept without leaving marks.
     is_swept_unmarked: bool
 
     def limits(self, sight: Sight | None) -> Limits:
-        """Which absent rows may be fenced, for a broker that was seen so."""
+        """Return which absent rows may be fenced, for a broker with this history."""
         if sight is None:
             is_swept = bool(self.sights) or self.is_swept_unmarked
             return Limits(0, NO_LINEAGE if is_swept else "")
@@ -50,33 +50,33 @@ class Marks(NamedTuple):
         return Limits(swept_below, reason)
 
     def _unmarked_below(self, lineage: Lineage) -> int:
-        """Half messages below this offset may have been swept without a mark.
+        """Return the offset below which half messages may have been swept without a mark.
 
-        Brokers without epochs let SDKs of version 1 sweep, also in a ledger that was made later
-        than version 1.  Brokers with epochs refuse them.
+        Brokers without epochs let SDKs of version 1 sweep, even in a ledger that was created after
+        version 1. Brokers with epochs refuse them.
         """
         first = lineage.first_epoch
         if first is not None:
             return first.half_offset
-        # The lineage has dropped its first epoch: the oldest one that it names is later.
+        # The lineage has dropped its first epoch; its oldest remaining one started later.
         return lineage.epochs[0].half_offset if self.is_swept_unmarked else 0
 
 
 class Limits(NamedTuple):
-    """What may be fenced."""
+    """Limits on fencing."""
 
     #: Half messages below this offset may have lost their row.
     swept_below: int
-    #: Why nothing may be fenced now; empty if something may.
+    #: Why nothing may be fenced now; empty if fencing is possible.
     reason: str
 
     def reason_for(self, half_offset: int) -> str:
-        """Why this half message may not be fenced; empty if it may."""
+        """Return why this half message may not be fenced; empty if it may."""
         return self.reason or (MAYBE_SWEPT if half_offset < self.swept_below else "")
 
 
 def read_marks(link: Link) -> Marks:
-    """Read all of them, inside a transaction."""
+    """Read all marks. Call it inside a transaction."""
     version = read_version(link)
     sights = [
         Sight(lineage, log_end, half_end)
@@ -87,13 +87,13 @@ def read_marks(link: Link) -> Marks:
 
 
 def write_marks(link: Link, sights: Iterable[Sight]) -> None:
-    """Say in the sweep's own transaction up to where decisions were confirmed."""
+    """Record, in the sweep's own transaction, up to where decisions were confirmed."""
     known = read_marks(link).sights
     for sight in sights:
         store_id, epoch = sight.store_id, sight.lineage.epoch
         for mark in known:
             is_older = mark.store_id == store_id and mark.lineage.epoch != epoch
-            # Whatever leaves the older mark's history leaves ours at the same point.
+            # Any history that forks from the older mark's forks from ours at the same point.
             if is_older and mark.log_end <= sight.log_end and sight.fork(mark) is None:
                 older = (store_id, mark.lineage.epoch, str(mark.log_end))
                 link.execute(ledger_sql.DROP_MARK, older)
@@ -102,23 +102,23 @@ def write_marks(link: Link, sights: Iterable[Sight]) -> None:
 
 
 class LedgerVersion(NamedTuple):
-    """What the database says of its tables."""
+    """The version that the database states for its tables."""
 
     version: int
     is_swept_unmarked: bool
 
 
-#: A ledger of version 1 has no table that tells its version; its sweeps left no marks.
+#: A ledger of version 1 has no version table, and its sweeps left no marks.
 VERSION_1 = LedgerVersion(1, is_swept_unmarked=True)
 
 
 def stated_version(link: Link) -> LedgerVersion:
-    """Read the version of the tables, older or current; a newer one is refused."""
+    """Read the version of the tables; refuse one newer than the current version."""
     if not link.execute(link.dialect.has_version_table).rows:
         return VERSION_1
     rows = link.execute(ledger_sql.READ_VERSION).rows
     if not rows:
-        # A migration tool made the table, and stopped before its row.
+        # A migration tool created the table, and stopped before inserting its row.
         return VERSION_1
     ((version, is_swept_unmarked),) = rows
     if version > ledger_sql.VERSION:
@@ -132,7 +132,7 @@ def stated_version(link: Link) -> LedgerVersion:
 
 
 def read_version(link: Link) -> LedgerVersion:
-    """Read the version of the tables; every other one than the current is refused."""
+    """Read the version of the tables; refuse any but the current version."""
     found = stated_version(link)
     if found.version < ledger_sql.VERSION:
         raise RequestRefused(

@@ -1,9 +1,9 @@
-"""The ledger's tables and statements, for each kind of database.  Text only: nothing runs here.
+"""The ledger's tables and statements for each kind of database. Text only: nothing runs here.
 
-Statements take ``?`` for each parameter, and every parameter is text: drivers disagree about the
-width of a number, and none about text.  A link puts its driver's own placeholder in.  Thousands of
-names go as one text too, which the database takes apart: a parameter for each costs the driver more
-than the look-up costs the database.
+Statements have ``?`` for each parameter, and every parameter is text, because drivers disagree
+about the width of numbers but not about text. A link substitutes its driver's own placeholder.
+Thousands of names are passed as one text, which the database splits: one parameter per name would
+cost the driver more than the lookup costs the database.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from escrowmq.model.errors import RequestRefused
 COMMITTED = "committed"
 ROLLED_BACK = "rolled_back"
 
-#: A transaction id, group, topic or message id is no longer than this in the database.
+#: Maximum length of a transaction id, group, topic or message id in the database.
 NAME_CHARACTERS_MAX = 255
 
 _TEXT = {
@@ -25,8 +25,8 @@ _TEXT = {
     "postgresql": f"varchar({NAME_CHARACTERS_MAX})",
 }
 
-# The database itself makes the UUID, so that a migration script can be kept in version control and
-# still give each database a UUID of its own.
+# The database generates the UUID, so that a migration script in version control still gives each
+# database its own UUID.
 _NEW_UUID = {
     "sqlite": "lower(hex(randomblob(16)))",
     "postgresql": "replace(CAST(gen_random_uuid() AS varchar), '-', '')",
@@ -35,7 +35,7 @@ _NEW_UUID = {
 _KEEP_FIRST = "ON CONFLICT DO NOTHING"
 
 VERSION = 2
-"""Of the tables below.  Version 1 had no marks of sweeps."""
+"""Version of the tables below. Version 1 had no marks of sweeps."""
 
 _TABLES = (
     """\
@@ -56,7 +56,7 @@ CREATE TABLE IF NOT EXISTS escrowmq_ledger_version (
     version integer NOT NULL,
     is_swept_unmarked integer NOT NULL
 )""",
-    # A ledger that is there already may have been swept by version 1, which left no marks.
+    # An existing ledger may have been swept by version 1, which left no marks.
     """\
 INSERT INTO escrowmq_ledger_version (singleton, version, is_swept_unmarked)
 SELECT 1, {version}, CASE WHEN EXISTS (SELECT 1 FROM escrowmq_ledger_id) THEN 1 ELSE 0 END
@@ -87,13 +87,13 @@ CREATE TABLE IF NOT EXISTS escrowmq_consumed (
 
 
 def is_name(text: str) -> bool:
-    """Whether an id or a group can be kept in the ledger and found again."""
-    # Among what is not printable are NUL, which PostgreSQL has no text with, and half characters.
+    """Whether the ledger can store an id or a group and find it again."""
+    # isprintable() also excludes NUL, which PostgreSQL text cannot hold, and lone surrogates.
     return 0 < len(text) <= NAME_CHARACTERS_MAX and text.isprintable()
 
 
 def are_names(texts: Collection[str]) -> bool:
-    """Whether all of them are names; thousands are looked at as one."""
+    """Whether all texts are names; thousands are checked in one pass."""
     lengths = set(map(len, texts))
     return (
         0 not in lengths
@@ -103,7 +103,7 @@ def are_names(texts: Collection[str]) -> bool:
 
 
 def ddl_statements(dialect: str) -> list[str]:
-    """Return what makes the tables where they are missing, and changes nothing where they are."""
+    """Return the statements that create missing tables and leave existing ones unchanged."""
     if dialect not in _TEXT:
         raise unsupported(dialect)
     words = {
@@ -117,37 +117,37 @@ def ddl_statements(dialect: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
-    """How one kind of database is spoken to."""
+    """The SQL of one kind of database."""
 
     name: str
-    #: The first statement of a transaction of ours that only reads.
+    #: The first statement of a read-only transaction of ours.
     begin_read: str
-    #: The first statement of one that writes.
+    #: The first statement of a transaction of ours that writes.
     begin_write: str
-    #: Sets how long a transaction of ours may wait for a lock, and how long one statement of it
-    #: may take, where the database can tell: ``{lock_ms}`` and ``{statement_ms}``.
+    #: Sets the lock timeout of a transaction of ours and, where the database supports it, the
+    #: statement timeout: ``{lock_ms}`` and ``{statement_ms}``.
     limits: str
-    #: ledger_uuid, read_only, standby: whether this is the ledger, and whether it can be written.
+    #: ledger_uuid, read_only, standby: identifies the ledger, and tells whether it is writable.
     probe: str
-    #: Many names as one parameter.
+    #: Packs many names into one parameter.
     pack: Callable[[Iterable[str]], str]
     #: Reads the rows of packed transactions.
     read: str
-    #: The same, where the rows must not change before our transaction ends.
+    #: The same, but locks the rows until our transaction ends.
     read_locked: str
-    #: Many transactions with their groups, as parameters.
+    #: Packs many transactions with their groups into parameters.
     pack_pairs: Callable[[Mapping[str, str]], list[str]]
-    #: Inserts fence rows for packed pairs, with the database's own time; what is there stays.
+    #: Inserts fence rows for packed pairs, with the database's time; existing rows stay.
     fence: str
-    #: Whether that statement gives back the rows that it inserted.
+    #: Whether that statement returns the rows that it inserted.
     is_fence_returned: bool
-    #: Deletes the rows of one outcome, the first parameter, among packed transactions.
+    #: Deletes rows among packed transactions; the first parameter is their outcome.
     delete: str
-    #: Run before a fence, so that a crash cannot forget it.
+    #: Runs before a fence, so that a crash cannot lose it.
     make_durable: tuple[str, ...]
-    #: Run before the tables are made; two at once would disturb each other.
+    #: Runs before the tables are created, so that two creations do not collide.
     exclude: tuple[str, ...]
-    #: A row if there is a table for the rows, or for the version.
+    #: Returns a row if the table of the rows, or of the version, exists.
     has_rows_table: str
     has_version_table: str
     #: The database's clock, in milliseconds.
@@ -156,7 +156,7 @@ class Dialect:
 
 FORGET_UUID = "DELETE FROM escrowmq_ledger_id"
 
-#: A number goes as text too: of a parameter cast to a number at once, asyncpg wants a number.
+#: Numbers are passed as text too. With a direct cast to a number, asyncpg would require an int.
 NUMBER_VALUE = "CAST(CAST(? AS text) AS bigint)"
 
 _ROW = "transaction_id, producer_group, outcome"
@@ -171,7 +171,7 @@ _KEEP_ROW = " ON CONFLICT (transaction_id) DO NOTHING"
 _DELETE = "DELETE FROM escrowmq_ledger WHERE outcome = ? AND transaction_id "
 
 _SQLITE_PACKED = "IN (SELECT value FROM json_each(?))"
-# A name is printable, so no line ends within one.
+# A name is printable, so it contains no newline.
 _PG_LINES = "string_to_array(CAST(? AS text), chr(10))"
 _PG_PACKED = f"= ANY({_PG_LINES})"
 
@@ -195,8 +195,8 @@ def _pairs_in_lines(pairs: Mapping[str, str]) -> list[str]:
 SQLITE = Dialect(
     name="sqlite",
     begin_read="BEGIN",
-    # The write lock at once: a transaction that reads first and then wants to write fails without
-    # waiting if somebody else wrote in between.
+    # Take the write lock at once: a transaction that reads first and then writes fails without
+    # waiting if another connection wrote in between.
     begin_write="BEGIN IMMEDIATE",
     limits="PRAGMA busy_timeout = {lock_ms}",
     probe="SELECT ledger_uuid, query_only, 0 FROM escrowmq_ledger_id, pragma_query_only",
@@ -204,9 +204,9 @@ SQLITE = Dialect(
     read=_READ + _SQLITE_PACKED,
     read_locked=_READ + _SQLITE_PACKED,
     pack_pairs=_pairs_in_json,
-    # Without "WHERE true" SQLite takes ON for that of a join.
+    # Without "WHERE true", SQLite parses ON as part of a join.
     fence=_FENCE.format(now_ms=_SQLITE_NOW_MS) + "json_each(?) AS asked WHERE true" + _KEEP_ROW,
-    # Builds from before 2021 have no RETURNING.
+    # SQLite builds from before 2021 have no RETURNING.
     is_fence_returned=False,
     delete=_DELETE + _SQLITE_PACKED,
     make_durable=(),
@@ -221,8 +221,8 @@ POSTGRESQL = Dialect(
     # At REPEATABLE READ the row that a fence collides with would be invisible to the read after it.
     begin_read="SET TRANSACTION ISOLATION LEVEL READ COMMITTED",
     begin_write="SET TRANSACTION ISOLATION LEVEL READ COMMITTED",
-    # And always by the index: for thousands of ids the planner would rather read half a million
-    # rows, since it takes every page to be on a slow disk.
+    # Sequential scans are off. For thousands of ids the planner would scan half a million rows
+    # instead of using the index, because it assumes that every page is on a slow disk.
     limits=(
         "SELECT set_config('lock_timeout', '{lock_ms}', true),"
         " set_config('statement_timeout', '{statement_ms}', true),"
@@ -236,22 +236,22 @@ POSTGRESQL = Dialect(
     read=_READ + _PG_PACKED,
     read_locked=_READ + _PG_PACKED + " FOR SHARE",
     pack_pairs=_pairs_in_lines,
-    # In the order of the parameters: two that fence the same transactions take turns.
+    # Inserts in parameter order, so that two fences of the same transactions wait in turn.
     fence=_FENCE.format(now_ms=_PG_NOW_MS)
     + f"unnest({_PG_LINES}, {_PG_LINES}) AS asked (key, value)"
     + _KEEP_ROW
     + f" RETURNING {_ROW}",
-    # To lock rows that we have just inserted would write each of them once more.
+    # Locking the rows that we have just inserted would write each of them again.
     is_fence_returned=True,
     delete=_DELETE + _PG_PACKED,
-    # "off" would let a crash forget a fence that was acted on; any other setting is strong enough.
+    # "off" could lose a fence in a crash after it was acted on; any other setting is safe.
     make_durable=(
         (
             "SELECT set_config('synchronous_commit', 'on', true)"
             " WHERE current_setting('synchronous_commit') = 'off'"
         ),
     ),
-    # "CREATE TABLE IF NOT EXISTS" fails when two run at once; the number is ours alone.
+    # "CREATE TABLE IF NOT EXISTS" fails when two run at once. No other program uses this number.
     exclude=("SELECT pg_advisory_xact_lock(7307199748510379341)",),
     has_rows_table="SELECT 1 WHERE to_regclass('escrowmq_ledger') IS NOT NULL",
     has_version_table="SELECT 1 WHERE to_regclass('escrowmq_ledger_version') IS NOT NULL",
@@ -262,14 +262,14 @@ DIALECTS = {dialect.name: dialect for dialect in (SQLITE, POSTGRESQL)}
 
 
 def dialect_of(name: str) -> Dialect:
-    """Return the dialect, or refuse a database that the ledger was never tried on."""
+    """Return the dialect, or refuse a database that the ledger was never tested on."""
     if name not in DIALECTS:
         raise unsupported(name)
     return DIALECTS[name]
 
 
 def unsupported(name: str) -> RequestRefused:
-    """Make the refusal of a kind of database or connection that we cannot answer for."""
+    """Return the refusal for an unsupported kind of database or connection."""
     return RequestRefused(
         "database_unsupported",
         "use SQLite or PostgreSQL, through SQLAlchemy 2, sqlite3, aiosqlite, psycopg 3 or asyncpg",
@@ -278,7 +278,7 @@ def unsupported(name: str) -> RequestRefused:
 
 
 def not_for_with(database: object) -> RequestRefused:
-    """Make the refusal of what a `with` block cannot take, such as an async session."""
+    """Return the refusal for an object that `with` cannot use, such as an async session."""
     return _not_for_block(
         database,
         "`with` takes a session or connection of SQLAlchemy, sqlite3 or psycopg that is not async;"
@@ -287,7 +287,7 @@ def not_for_with(database: object) -> RequestRefused:
 
 
 def not_for_async_with(database: object) -> RequestRefused:
-    """Make the refusal of what an `async with` block cannot take, such as a plain session."""
+    """Return the refusal for an object that `async with` cannot use, such as a sync session."""
     return _not_for_block(
         database,
         "`async with` takes an async session or connection of SQLAlchemy, or a connection of"
@@ -301,18 +301,18 @@ def _not_for_block(database: object, why: str) -> RequestRefused:
     return RequestRefused("database_unsupported", why, kind=name)
 
 
-# Not "AS varchar(255)": that would cut what is too long instead of refusing it.
+# Not "AS varchar(255)", which would truncate a long value instead of refusing it.
 _NAME_VALUE = "CAST(? AS text)"
 
-# Guarded by the ledger's UUID: in another database it inserts nothing, and the count says so.
+# Guarded by the ledger's UUID: in another database it inserts 0 rows, and the row count shows it.
 INSERT_COMMITTED = (
     "INSERT INTO escrowmq_ledger (transaction_id, producer_group, outcome, written_at_ms)"
     f" SELECT {_NAME_VALUE}, {_NAME_VALUE}, '{COMMITTED}', {NUMBER_VALUE}"
     f" FROM escrowmq_ledger_id WHERE ledger_uuid = {_NAME_VALUE}"
 )
 
-# A setting that PostgreSQL forgets at COMMIT and ROLLBACK: while it is there, the transaction is
-# still the one that the block began with.
+# PostgreSQL drops this setting at COMMIT and ROLLBACK. While it is set, the transaction is still
+# the one that the block began with.
 PG_PROBE_AND_MARK = POSTGRESQL.probe.replace(
     " FROM", ", set_config('escrowmq.transaction', ?, true) FROM"
 )
@@ -321,12 +321,12 @@ PG_INSERT_MARKED = INSERT_COMMITTED + (
     f" AND current_setting('escrowmq.transaction', true) = {_NAME_VALUE}"
 )
 
-# A savepoint does the same for SQLite: RELEASE fails where a COMMIT or ROLLBACK has taken it away.
+# A savepoint does the same for SQLite: RELEASE fails after a COMMIT or ROLLBACK has removed it.
 SQLITE_MARK = "SAVEPOINT escrowmq_block"
 SQLITE_UNMARK = "RELEASE SAVEPOINT escrowmq_block"
 
-# A message that was consumed.  The row is there from the block's first statement on, so that a
-# second delivery waits for the first; a time of 0 says that the block has not come to its end.
+# A consumed message. The row exists from the block's first statement on, so that a second delivery
+# waits for the first. A time of 0 means that the block has not ended.
 _THIS_MESSAGE = "consumer_group = ? AND topic = ? AND message_id = ?"
 INSERT_CONSUMED = (
     "INSERT INTO escrowmq_consumed"
@@ -347,7 +347,7 @@ FORGET_CONSUMED = (
 
 READ_VERSION = "SELECT version, is_swept_unmarked FROM escrowmq_ledger_version"
 READ_MARKS = "SELECT lineage, log_end, half_end FROM escrowmq_ledger_swept ORDER BY lineage"
-# A mark only moves forward: of two sweeps at a time the later position stays.
+# A mark only moves forward: if two sweeps race, the later position stays.
 WRITE_MARK = (
     "INSERT INTO escrowmq_ledger_swept (store_id, epoch, lineage, log_end, half_end)"
     f" VALUES ({_NAME_VALUE}, {_NAME_VALUE}, {_NAME_VALUE}, {NUMBER_VALUE}, {NUMBER_VALUE})"
@@ -360,7 +360,7 @@ DROP_MARK = (
     f" AND log_end = {NUMBER_VALUE}"
 )
 
-#: A page of the whole table, by id.
+#: One page of the whole table, ordered by id.
 PAGE_SQL = (
     "SELECT transaction_id, outcome, written_at_ms FROM escrowmq_ledger"
     " WHERE transaction_id > ? ORDER BY transaction_id LIMIT {limit}"

@@ -1,9 +1,9 @@
 """The ledger: a small table in the user's database with one row for each transaction.
 
-The row is written in the user's own transaction, so it is there if and only if that transaction
-committed; whoever can reach the database can then say what became of the messages, with no code of
-the user's and no producer online.  ``docs/adr/0012-the-ledger-table.md`` has the rules and their
-reasons.  Importing this imports no database driver.
+The row is written in the user's own transaction, so it exists if and only if that transaction
+committed. Any program that can reach the database can then tell the outcome, without the user's
+code and without a producer online. ``docs/adr/0012-the-ledger-table.md`` has the rules and their
+reasons. Importing this module imports no database driver.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ __all__ = [
     "ddl",
 ]
 
-#: A check gives up soon and comes again; a program that starts had better wait.
+#: Lock timeout when a program starts. A back-check waits less, because it is repeated.
 START_WAIT_MS = 10_000
 
 #: How long a sweep waits for the broker's answer about one page of rows.
@@ -60,10 +60,10 @@ BROKER_WAIT_S = 60.0
 
 T = TypeVar("T")
 AsyncConfirm = Callable[[Sequence[str]], Coroutine[Any, Any, Confirmed]]
-"""As janitor.Confirm, awaited."""
+"""Async form of janitor.Confirm."""
 
 RowOf = Callable[[RowFacts], Row]
-"""What a block writes, given the ledger's row."""
+"""Returns what a block writes, given the ledger row."""
 
 
 def _ledger_row_alone(row: RowFacts) -> Row:
@@ -71,9 +71,9 @@ def _ledger_row_alone(row: RowFacts) -> Row:
 
 
 def ddl(dialect: str) -> str:
-    """Return the statements that make the tables, for a migration of your own.
+    """Return the statements that create the tables, for your own migration.
 
-    ``dialect`` is ``sqlite`` or ``postgresql``.  Run twice, they change nothing.
+    ``dialect`` is ``sqlite`` or ``postgresql``. A second run changes nothing.
 
     Raises:
         RequestRefused: ``database_unsupported``.
@@ -82,15 +82,15 @@ def ddl(dialect: str) -> str:
 
 
 def create(database: object) -> str:
-    """Make the tables where they are missing; return the ledger's UUID.
+    """Create missing tables; return the ledger's UUID.
 
-    ``database`` is what SqlLedger takes.
+    ``database`` is the argument of SqlLedger.
     """
     return SqlLedger(database).create()
 
 
 class Migrated(NamedTuple):
-    """A ledger whose tables are of the current version now."""
+    """Result of a migration to the current version of the tables."""
 
     uuid: str
     version_before: int
@@ -101,12 +101,12 @@ class SqlLedger:
     """A ledger in an SQL database.
 
     ``database`` is a URL (``sqlite:///orders.db``, ``postgresql://…`` for psycopg,
-    ``postgresql+asyncpg://…``), a SQLAlchemy engine, plain or async, or a function that opens a
-    connection of sqlite3 or psycopg.
+    ``postgresql+asyncpg://…``), a SQLAlchemy engine, sync or async, or a function that opens a
+    sqlite3 or psycopg connection.
 
-    With ``savepoints``, a message belongs to the savepoint that it was sent in.  That costs a
-    statement for each message.  Without, no savepoint may be rolled back after a message was sent
-    in it.
+    With ``savepoints``, a message belongs to the savepoint in which it was sent. That costs one
+    statement per message. Without it, no savepoint may be rolled back after a message was sent in
+    it.
     """
 
     def __init__(
@@ -118,37 +118,37 @@ class SqlLedger:
     ) -> None:
         self.savepoints = savepoints
         self._is_awaited = is_async_engine(database)
-        # Inside SQLAlchemy's bridge the engine within an async one can be waited for.
+        # SQLAlchemy's bridge lets sync code use the sync engine inside an async one.
         self._database: Any = database.sync_engine if self._is_awaited else database  # type: ignore[attr-defined]
         self._opener = opener_of(self._database)
         self._max_duration_ms = max_duration_ms
         self._uuid: str | None = None
 
     def create(self) -> str:
-        """Make the tables where they are missing; return the ledger's UUID."""
+        """Create missing tables; return the ledger's UUID."""
         return _create(self._waited_for(opener_of(self._database, may_make_file=True)))
 
     async def create_async(self) -> str:
-        """Make the tables where they are missing; return the ledger's UUID."""
+        """Create missing tables; return the ledger's UUID."""
         opener = opener_of(self._database, may_make_file=True)
         return await self._run(lambda _opener: _create(opener))
 
     def migrate(self) -> Migrated:
-        """Bring a ledger's tables to the current version; unlike ``create``, never make one."""
+        """Update the tables to the current version; unlike ``create``, never create a ledger."""
         return _migrate(self._waited_for(self._opener))
 
     async def migrate_async(self) -> Migrated:
-        """Bring a ledger's tables to the current version; unlike ``create``, never make one."""
+        """Update the tables to the current version; unlike ``create``, never create a ledger."""
         return await self._run(_migrate)
 
     def uuid(self) -> str:
-        """Return the UUID that the half messages will name; read once from the database."""
+        """Return the UUID that half messages will name; it is read once from the database."""
         if self._uuid is None:
             self._uuid = _read_uuid(self._waited_for(self._opener))
         return self._uuid
 
     async def uuid_async(self) -> str:
-        """Return the UUID that the half messages will name."""
+        """Return the UUID that half messages will name; it is read once from the database."""
         if self._uuid is None:
             self._uuid = await self._run(_read_uuid)
         return self._uuid
@@ -161,7 +161,7 @@ class SqlLedger:
         producer_group: str,
         row_of: RowOf = _ledger_row_alone,
     ) -> DatabaseTransaction:
-        """Take part in the transaction of a session or connection."""
+        """Join the transaction of a sync session or connection."""
         row = row_of(RowFacts(transaction_id, producer_group, self.uuid()))
         return transaction_on(database, row, max_duration_ms=self._max_duration_ms)
 
@@ -173,18 +173,18 @@ class SqlLedger:
         producer_group: str,
         row_of: RowOf = _ledger_row_alone,
     ) -> AsyncDatabaseTransaction:
-        """Take part in the transaction of a session or connection that is awaited."""
+        """Join the transaction of an async session or connection."""
         row = row_of(RowFacts(transaction_id, producer_group, await self.uuid_async()))
         return async_transaction_on(database, row, max_duration_ms=self._max_duration_ms)
 
     def look_up(self, questions: Iterable[Question], *, ledger_uuid: str) -> Answers:
-        """Read what became of transactions; ``ledger_uuid`` is the one in their half messages."""
+        """Read the outcomes of transactions; ``ledger_uuid`` is the one in their half messages."""
         return ledger_checks.look_up(
             self._waited_for(self._opener), questions, ledger_uuid=ledger_uuid
         )
 
     async def look_up_async(self, questions: Iterable[Question], *, ledger_uuid: str) -> Answers:
-        """Read what became of transactions."""
+        """Read the outcomes of transactions."""
         asked = list(questions)
         return await self._run(
             lambda opener: ledger_checks.look_up(opener, asked, ledger_uuid=ledger_uuid)
@@ -198,9 +198,9 @@ class SqlLedger:
         now_ms: int,
         sight: Sight | None = None,
     ) -> Answers:
-        """Read, and fence off what is absent past its deadline; ``now_ms`` is the broker's.
+        """Read, and fence off what is absent past its deadline; ``now_ms`` is the broker's time.
 
-        ``sight`` is the broker's history as it was before the questions came up.
+        ``sight`` is the broker's history, taken before the questions were read.
         """
         return ledger_checks.settle(
             self._waited_for(self._opener),
@@ -218,7 +218,7 @@ class SqlLedger:
         now_ms: int,
         sight: Sight | None = None,
     ) -> Answers:
-        """Read what ``settle`` would answer, and fence nothing."""
+        """Read what ``settle`` would answer, without writing a fence."""
         return ledger_checks.foresee(
             self._waited_for(self._opener),
             questions,
@@ -244,12 +244,12 @@ class SqlLedger:
         )
 
     def sweep(self, confirm: Confirm) -> int:
-        """Delete what brokers confirm as decided for good; return how many rows."""
+        """Delete rows whose transactions brokers confirm as durably decided; return how many."""
         opener = self._waited_for(self._opener)
         return janitor.sweep(opener, confirm, ledger_uuid=self.uuid())
 
     async def sweep_async(self, confirm: AsyncConfirm) -> int:
-        """Delete what brokers confirm as decided for good; ``confirm`` runs on this loop."""
+        """Delete rows whose transactions are durably decided; ``confirm`` runs on this loop."""
         ledger_uuid = await self.uuid_async()
         loop = asyncio.get_running_loop()
 
@@ -263,18 +263,18 @@ class SqlLedger:
         return await self._run(lambda opener: janitor.sweep(opener, ask, ledger_uuid=ledger_uuid))
 
     def forget_consumed(self, before_ms: int) -> int:
-        """Delete what consumers' transactions recorded before; return how many rows.
+        """Delete the records of messages that were consumed before this time; return how many.
 
-        A message that comes again after that is not recognised.
+        A message delivered again after that is not recognized.
         """
         return janitor.forget_consumed(self._waited_for(self._opener), before_ms)
 
     async def forget_consumed_async(self, before_ms: int) -> int:
-        """Delete what consumers' transactions recorded before; return how many rows."""
+        """Delete the records of messages that were consumed before this time; return how many."""
         return await self._run(lambda opener: janitor.forget_consumed(opener, before_ms))
 
     async def _run(self, work: Callable[[Opener], T]) -> T:
-        """Do the work in a thread, or where an async engine lets plain code wait."""
+        """Run the work in a thread or, for an async engine, in SQLAlchemy's bridge."""
         if not self._is_awaited:
             return await asyncio.to_thread(work, self._opener)
         from sqlalchemy.util import greenlet_spawn
@@ -304,24 +304,24 @@ def _migrate(opener: Opener) -> Migrated:
             )
         uuid_of(link)
         before = stated_version(link)
-        # Also where the version is current: a migration tool may have stopped half way.
+        # Also if the version is current: a migration tool may have stopped half-way.
         uuid = _made(link)
         return Migrated(uuid, before.version, read_version(link).version)
 
 
 def _begin_making(link: Link) -> None:
-    """Keep others from making the tables at the same time, and refuse those of a newer release."""
+    """Lock out concurrent creation of the tables, and refuse tables of a newer release."""
     for statement in link.dialect.exclude:
         link.execute(statement)
     stated_version(link)
 
 
 def _made(link: Link) -> str:
-    """Run every statement that makes or updates the tables; return the ledger's UUID."""
+    """Run every statement that creates or updates the tables; return the ledger's UUID."""
     making = ddl_statements(link.dialect.name)
     if not link.execute(link.dialect.has_rows_table).rows:
-        # If its rows are lost, it is another ledger: under the old UUID each of them would be
-        # taken for a transaction that never committed, and fenced off.
+        # If the rows are lost, this is a new ledger: under the old UUID, each lost row would count
+        # as a transaction that never committed, and would be fenced off.
         making += [FORGET_UUID, *making]
     for statement in making:
         link.execute(statement)
@@ -337,7 +337,7 @@ def _read_uuid(opener: Opener) -> str:
 
 @contextmanager
 def telling_faults() -> Iterator[None]:
-    """Turn a driver's error into ours."""
+    """Raise a driver's error as an error of ours."""
     try:
         yield
     except (EscrowError, ImportError):
@@ -349,7 +349,7 @@ def telling_faults() -> Iterator[None]:
 
 
 def uuid_of(link: Link) -> str:
-    """Read the ledger's UUID, inside a transaction."""
+    """Read the ledger's UUID. Call it inside a transaction."""
     rows = link.execute(link.dialect.probe).rows
     if len(rows) != 1:
         raise RequestRefused("ledger_missing", "its UUID is gone: SqlLedger(…).create()")

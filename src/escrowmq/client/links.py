@@ -1,6 +1,6 @@
-"""One connection to a database, whoever made it, seen through the four things we do with it.
+"""Links: one interface to a database connection of any driver.
 
-A link neither opens connections nor decides anything.  Drivers are imported where they are used:
+A link neither opens connections nor decides anything. Drivers are imported where they are used:
 importing this module imports none.
 """
 
@@ -28,18 +28,18 @@ Row = tuple[Any, ...]
 
 
 class Result(NamedTuple):
-    """What a statement gave back."""
+    """Result of a statement."""
 
     rows: Sequence[Row]
     row_count: int
 
 
 class LinkFacts(Protocol):
-    """What can be seen of a connection without asking the database."""
+    """Properties of a connection that need no query."""
 
     @property
     def dialect(self) -> Dialect:
-        """How the database is spoken to."""
+        """The SQL of the database."""
         ...
 
     @property
@@ -54,19 +54,19 @@ class LinkFacts(Protocol):
 
     @property
     def is_in_callers_block(self) -> bool:
-        """Whether a block of the driver's own is around us, which will commit and has no hook."""
+        """Whether the caller is in a driver's own block, which will commit and has no hook."""
         ...
 
 
 class Link(LinkFacts, Protocol):
-    """A connection that is waited for."""
+    """A sync connection."""
 
     def execute(self, sql: str, parameters: Sequence[str] = ()) -> Result:
         """Run one statement."""
         ...
 
     def commit(self) -> None:
-        """Commit, or raise; CommitRefused where it is certain that nothing was committed."""
+        """Commit, or raise; CommitRefused if certainly nothing was committed."""
         ...
 
     def rollback(self) -> None:
@@ -74,23 +74,23 @@ class Link(LinkFacts, Protocol):
         ...
 
     def close(self) -> None:
-        """Roll back, and make the connection useless: nothing can commit on it any more."""
+        """Roll back and make the connection unusable: nothing can commit on it any more."""
         ...
 
     def cut(self) -> None:
-        """From another thread: break off what is waited for, where the driver can."""
+        """Interrupt the running call from another thread, where the driver supports it."""
         ...
 
 
 class AsyncLink(LinkFacts, Protocol):
-    """A connection that is awaited."""
+    """An async connection."""
 
     async def execute(self, sql: str, parameters: Sequence[str] = ()) -> Result:
         """Run one statement."""
         ...
 
     async def commit(self) -> None:
-        """Commit, or raise; CommitRefused where it is certain that nothing was committed."""
+        """Commit, or raise; CommitRefused if certainly nothing was committed."""
         ...
 
     async def rollback(self) -> None:
@@ -98,7 +98,7 @@ class AsyncLink(LinkFacts, Protocol):
         ...
 
     async def close(self) -> None:
-        """Roll back, and make the connection useless: nothing can commit on it any more."""
+        """Roll back and make the connection unusable: nothing can commit on it any more."""
         ...
 
 
@@ -106,7 +106,7 @@ class _SqliteFacts:
     dialect = SQLITE
     is_in_callers_block = False
 
-    def __init__(self, connection: Any) -> None:  # noqa: ANN401 -- sqlite3's, aiosqlite's or alike
+    def __init__(self, connection: Any) -> None:  # noqa: ANN401 -- sqlite3's, aiosqlite's or similar
         self._facts = connection
 
     @property
@@ -122,7 +122,7 @@ class _SqliteFacts:
 
 
 class SqliteLink(_SqliteFacts):
-    """A connection of Python's own sqlite3."""
+    """A connection of Python's sqlite3."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         super().__init__(connection)
@@ -131,7 +131,7 @@ class SqliteLink(_SqliteFacts):
     def execute(self, sql: str, parameters: Sequence[str] = ()) -> Result:
         """Run one statement."""
         cursor = self.connection.cursor()
-        # The user's own row_factory must not change what we read.
+        # A row_factory that the user set must not change what we read.
         cursor.row_factory = None
         try:
             cursor.execute(sql, parameters)
@@ -140,7 +140,7 @@ class SqliteLink(_SqliteFacts):
             cursor.close()
 
     def commit(self) -> None:
-        """Commit; SQLite keeps a transaction open whose COMMIT it refused."""
+        """Commit. SQLite keeps the transaction open after a refused COMMIT, so roll it back."""
         try:
             type(self.connection).commit(self.connection)
         except Exception as error:
@@ -161,7 +161,7 @@ class SqliteLink(_SqliteFacts):
             self.connection.close()
 
     def cut(self) -> None:
-        """Break off the statement that runs."""
+        """Interrupt the running statement."""
         cut(self.connection)
 
 
@@ -180,7 +180,7 @@ class AioSqliteLink(_SqliteFacts):
             return Result([tuple(row) for row in await cursor.fetchall()], cursor.rowcount)
 
     async def commit(self) -> None:
-        """Commit; SQLite keeps a transaction open whose COMMIT it refused."""
+        """Commit. SQLite keeps the transaction open after a refused COMMIT, so roll it back."""
         try:
             await type(self.connection).commit(self.connection)
         except Exception as error:
@@ -202,7 +202,7 @@ class AioSqliteLink(_SqliteFacts):
 
 
 class SqlAlchemyLink:
-    """A connection of SQLAlchemy's, over any of its drivers."""
+    """A SQLAlchemy connection, over any of its drivers."""
 
     is_in_callers_block = False
 
@@ -212,7 +212,7 @@ class SqlAlchemyLink:
 
     @property
     def is_autocommit(self) -> bool:
-        """Whether each statement would commit by itself, by the driver's own word."""
+        """Whether each statement would commit by itself, according to the driver."""
         pooled = self.connection.connection
         if self.dialect is SQLITE:
             return _SqliteFacts(pooled.driver_connection).is_autocommit
@@ -220,7 +220,7 @@ class SqlAlchemyLink:
 
     @property
     def is_in_transaction(self) -> bool:
-        """Whether the database, not only SQLAlchemy, has begun a transaction."""
+        """Whether a transaction has begun: in the database for SQLite, else in SQLAlchemy."""
         if self.dialect is SQLITE:
             driver: Any = self.connection.connection.driver_connection
             return bool(driver.in_transaction)
@@ -234,7 +234,7 @@ class SqlAlchemyLink:
             return Result(rows, result.rowcount)
 
     def commit(self) -> None:
-        """Commit; a hook on its commit event looks at the driver's answer."""
+        """Commit. A hook on SQLAlchemy's commit event checks the driver's response."""
         self.connection.commit()
 
     def rollback(self) -> None:
@@ -242,7 +242,7 @@ class SqlAlchemyLink:
         self.connection.rollback()
 
     def close(self) -> None:
-        """Roll back below SQLAlchemy and throw the driver's connection away.
+        """Roll back below SQLAlchemy and discard the driver's connection.
 
         SQLAlchemy then refuses everything but a rollback.
         """
@@ -254,19 +254,19 @@ class SqlAlchemyLink:
             self.connection.invalidate()
 
     def cut(self) -> None:
-        """Break the driver's connection, or what runs on it."""
+        """Break the driver's connection, or interrupt its running statement."""
         cut(self.connection.connection.driver_connection)
 
 
 class SessionLink(SqlAlchemyLink):
-    """A session's connection; the session itself commits, so that its objects know."""
+    """A session's connection; the session itself commits, so that it updates its objects."""
 
     def __init__(self, session: Session) -> None:
         super().__init__(session.connection())
         self._session = session
 
     def commit(self) -> None:
-        """Commit, as above."""
+        """Commit through the session."""
         self._session.commit()
 
     def rollback(self) -> None:
@@ -283,17 +283,17 @@ def _text(sql: str) -> sqlalchemy.TextClause:
 
 
 def cut(connection: object) -> None:
-    """Break off what another thread waits for on a driver's connection, if it is one we know."""
+    """Interrupt the call that another thread has on a driver's connection, if it is known."""
     sqlite3, psycopg = sys.modules.get("sqlite3"), sys.modules.get("psycopg")
     asyncpg = sys.modules.get("asyncpg")
     if sqlite3 is not None and isinstance(connection, sqlite3.Connection):
         connection.interrupt()
-    # Their close() would wait for whoever is using it, and so would a query to cancel.
+    # close() and a cancel query would both wait for the running call, so shut the socket down.
     if psycopg is not None and isinstance(connection, psycopg.Connection | psycopg.AsyncConnection):
         with suppress(OSError, psycopg.Error):
             _shut_down(connection.fileno())
     if asyncpg is not None and isinstance(connection, asyncpg.Connection):
-        # The transport of a connection that was closed has no socket any more.
+        # The transport of a closed connection has no socket.
         with suppress(OSError, AttributeError):
             _shut_down(connection._transport.get_extra_info("socket").fileno())  # noqa: SLF001
 
@@ -306,10 +306,10 @@ def _shut_down(descriptor: int) -> None:
 def shadow_commit(
     connection: object, refuse: Callable[[], Awaitable[None] | None]
 ) -> Callable[[], None]:
-    """Put ``refuse`` in the place of the connection's commit(); return what takes it away again.
+    """Replace the connection's commit() by ``refuse``; return a function that restores it.
 
-    Drivers have no hook for a commit.  sqlite3's own connections cannot be changed: there, only
-    the end of the block finds out.
+    Drivers have no hook for a commit. sqlite3's own connections cannot be patched: for them, the
+    end of the block detects a foreign commit.
     """
     try:
         connection.commit = refuse  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""RocketMQ's classic way: a listener runs the local transaction and answers for it later."""
+"""RocketMQ's classic API: a listener runs the local transaction and answers back-checks."""
 
 from __future__ import annotations
 
@@ -17,44 +17,44 @@ log = event_log(__name__)
 
 
 class TransactionListener(Protocol):
-    """Yours; with an async producer, its methods may be async."""
+    """Implemented by you. With an async producer, its methods may be async."""
 
     def execute_local_transaction(self, message: Message, arg: object) -> Resolution | None:
-        """Do the local transaction, once the half message is held.
+        """Run the local transaction; the broker already holds the half message.
 
         ``message.transaction_id`` is the id that ``check_local_transaction`` will be asked about.
-        An exception, or None, is UNKNOWN: the broker will ask.
+        An exception, or None, means UNKNOWN: the broker will back-check.
         """
         ...
 
     def check_local_transaction(self, message: Received) -> Resolution | None:
-        """Say what became of it; runs in a thread.  An exception, or None, is UNKNOWN."""
+        """Return the outcome; runs in a thread. An exception, or None, means UNKNOWN."""
         ...
 
 
 class Executed(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a message that was sent with a listener."""
+    """Result of sending a message with a listener."""
 
     transaction_id: str
     message_id: str
     topic: str
     broker_name: str
-    #: The queue that the message is for.
+    #: The queue in which the message will appear.
     queue_id: int
-    #: The number of the half message at its broker; RocketMQ's clients call it the queue offset.
+    #: The half message's number at its broker; RocketMQ's clients call it the queue offset.
     half_offset: int
     #: How safely the half message is stored.
     status: SendStatus
-    #: What the listener said.
+    #: The listener's answer.
     resolution: Resolution
-    #: What the broker says; None if it was told nothing, or did not answer: it will ask.
+    #: The broker's decision; None if it was not told or did not reply, and will back-check.
     decided: Decided | None
-    #: What the listener raised.
+    #: The listener's exception.
     error: Exception | None = None
 
 
 def resolution_of(answer: object) -> Resolution:
-    """What a user's function meant: anything but a resolution is UNKNOWN."""
+    """Return a user's answer as a resolution; anything else is UNKNOWN."""
     if answer is None:
         return Resolution.UNKNOWN
     if isinstance(answer, Resolution):

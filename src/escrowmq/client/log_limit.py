@@ -1,4 +1,4 @@
-"""A limit for events that would otherwise fill the log, such as the same failure every second."""
+"""Rate limit for log events, such as the same failure every second."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 from escrowmq.model.event_log import EventLog
 
 KEYS_MAX = 1_024
-"""Keys that are remembered; when there are more, counting starts again for all of them."""
+"""Maximum number of remembered keys; when it is reached, all counts start again."""
 
 
 class _Window(msgspec.Struct):
@@ -21,9 +21,9 @@ class _Window(msgspec.Struct):
 
 
 class LogLimit:
-    """Lets ``burst`` lines of each event and key through, then one burst per ``window_s``.
+    """Passes at most ``burst`` lines of each event and key per ``window_s``.
 
-    The first line after a pause says in ``unlogged`` how many were left out before it.
+    The first line after a gap says in ``unlogged`` how many lines were dropped before it.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class LogLimit:
         self._windows: dict[tuple[str, Hashable], _Window] = {}
 
     def warning(self, event: str, key: Hashable, facts: dict[str, Any], **more: Any) -> None:  # noqa: ANN401 - as logging declares it
-        """Log the event unless the same event of this key was logged often enough."""
+        """Log the event, unless its key has used up its burst."""
         now_s = self._now_s()
         if len(self._windows) >= KEYS_MAX and (event, key) not in self._windows:
             self._windows.clear()
@@ -55,9 +55,9 @@ class LogLimit:
         if window.unlogged:
             facts = {**facts, "unlogged": window.unlogged}
             window.unlogged = 0
-        # The event happened one frame above this one.
+        # Log the caller's position, one frame up.
         self._log.warning(event, extra=facts, stacklevel=2, **more)
 
     def forget(self, event: str, key: Hashable) -> bool:
-        """Start over for a key whose trouble has ended; returns whether it was ever logged."""
+        """Reset a key whose problem has ended; return whether it was ever logged."""
         return self._windows.pop((event, key), None) is not None

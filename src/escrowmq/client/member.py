@@ -1,8 +1,8 @@
-"""A client as brokers know it: its id, its groups, its heartbeats, and what it is asked.
+"""A client as brokers know it: its id, its groups, its heartbeats and its request handlers.
 
-It is known to every broker of the cluster from its start on, not only to those it has sent
-something to: a broker asks about a transaction only whom it knows.  A connection that is lost is
-opened again soon, whether or not anybody needs it, for the same reason.
+From its start on, the client registers with every broker of the cluster, not only with those that
+it has sent to, because a broker back-checks only registered clients. For the same reason a lost
+connection is reopened soon, even if no call needs it.
 """
 
 from __future__ import annotations
@@ -31,53 +31,53 @@ if TYPE_CHECKING:
 log = event_log(__name__)
 
 BEAT_S = 30.0
-#: The wait before a lost broker is tried again: it doubles from the first to the last.
+#: Wait before the next try to reach a lost broker; it doubles from the first to the last.
 RETRY_FIRST_S = 0.1
 RETRY_MAX_S = 5.0
-#: How long a goodbye waits for the heartbeats before it.
+#: How long ``close`` waits for heartbeats in flight before it unregisters.
 LAST_BEAT_S = 3.0
-#: The answer to a request that has no handler.
+#: Response to a request that has no handler.
 UNANSWERED = "the client is EscrowMQ's SDK, which does not answer request code {code}"
-#: How often the log says that a broker or the name servers are still away.
+#: Interval at which the log repeats that a broker or the name servers are still unreachable.
 LOG_AGAIN_S = 60.0
 
 Handler = Callable[["Connection", "Frame"], None]
 
 
 class _Everything(Header, frozen=True, kw_only=True):
-    """A question without fields."""
+    """A request header without fields."""
 
 
 class Member:
-    """Belongs to one event loop."""
+    """One client. Use it from one event loop only."""
 
     def __init__(self, servers: str | Sequence[str], *, client_id: str = "") -> None:
         self.client_id = client_id or new_client_id()
         self.network = Network(servers, self._asked, self._opened)
         self.producer_groups: set[str] = set()
-        #: By consumer group.
+        #: Memberships by consumer group.
         self.consuming: dict[str, ConsumerMembership] = {}
-        #: What brokers may ask, by request code; any other request is answered as unknown.
+        #: Handlers of brokers' requests, by request code; other codes are answered as unsupported.
         self.handlers: dict[int, Handler] = {}
         self._brokers: set[str] = set()
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        #: Heartbeats that were not answered yet.
+        #: Heartbeats without a response yet.
         self._beating: set[asyncio.Future[Frame]] = set()
         self._is_closing = False
         self._limit = LogLimit(log, burst=1, window_s=LOG_AGAIN_S)
 
     @property
     def brokers(self) -> list[str]:
-        """The addresses of all brokers that the name servers know."""
+        """Addresses of all brokers that the name servers know."""
         return sorted(self._brokers)
 
     async def start(self) -> None:
-        """Make yourself known to every broker; Unavailable if there is none."""
+        """Register with every broker; raise Unavailable if no name server answers."""
         await self.find_brokers()
         self._tasks[""] = asyncio.ensure_future(self._look_for_brokers())
 
     async def find_brokers(self) -> None:
-        """Ask the name servers which brokers there are, and keep a connection to each."""
+        """Read the list of brokers from the name servers, and keep a connection to each."""
         answer = await self.network.ask_name_servers(
             RequestCode.GET_BROKER_CLUSTER_INFO, _Everything()
         )
@@ -93,20 +93,21 @@ class Member:
             self._tasks[address] = asyncio.ensure_future(self._stay_known(address))
 
     async def beat(self) -> None:
-        """Tell all brokers now what has changed; one that is away is told when it is back."""
+        """Send heartbeats to all brokers now; an unreachable one gets it when it is back."""
         if self._is_closing:
             return
         beats = (self._beat(connection) for connection in self._known())
         await asyncio.gather(*beats, return_exceptions=True)
 
     async def close(self) -> None:
-        """Say goodbye and hang up."""
+        """Unregister and close all connections."""
         self._is_closing = True
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         if self._beating:
-            # Apache's broker may take a goodbye before them, and knows us for two minutes then.
+            # Apache's broker may process UNREGISTER before a heartbeat, and then knows us for two
+            # minutes.
             await asyncio.wait(self._beating, timeout=LAST_BEAT_S)
         goodbyes = [
             connection.ask(
@@ -140,7 +141,7 @@ class Member:
                     log.info("name_server_back", extra={"brokers": self.brokers})
 
     async def _stay_known(self, address: str) -> None:
-        """Beat while it is there; knock until it is back."""
+        """Send heartbeats while the broker is there; reconnect while it is not."""
         wait_s = RETRY_FIRST_S
         while True:
             try:
@@ -172,14 +173,14 @@ class Member:
         return encode_body(beat)
 
     def _opened(self, connection: Connection) -> None:
-        """Before anything else is said on a new connection, who we are."""
+        """Send a heartbeat first on each new connection, so that the broker knows us."""
         if connection.address in self._brokers:
             connection.tell(RequestCode.HEART_BEAT, body=self._heartbeat())
 
     def _asked(self, connection: Connection, frame: Frame) -> None:
         handler = self.handlers.get(frame.code)
         if handler is None:
-            # A tool waits behind the broker for an answer: mqadmin consumerStatus, for one.
+            # A tool, such as mqadmin consumerStatus, waits for this response through the broker.
             if not frame.is_one_way:
                 remark = UNANSWERED.format(code=frame.code)
                 code = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
@@ -188,6 +189,6 @@ class Member:
         try:
             handler(connection, frame)
         except Exception:
-            # A broker's odd request must not take the connection from everybody else.
+            # One odd request must not close the connection that all callers share.
             facts = {"code": frame.code, "address": connection.address}
             log.exception("request_failed", extra=facts)

@@ -1,4 +1,4 @@
-"""Messages as users of the SDK see them: those they send, and those they receive."""
+"""Messages as users of the SDK see them: outgoing and received."""
 
 from __future__ import annotations
 
@@ -44,31 +44,31 @@ if TYPE_CHECKING:
 Body: TypeAlias = object
 """Bytes, text (sent as UTF-8), an object that the producer's codec encodes, or a function.
 
-A function is called when the message leaves, and returns one of the others.
+A function is called when the message leaves, and returns one of the other kinds.
 """
 
 T = TypeVar("T")
 if TYPE_CHECKING:
     import typing_extensions
 
-    # So that ``Received`` alone means ``Received[Any]``, also for a strict type checker.
+    # With the default, ``Received`` alone means ``Received[Any]`` for a strict type checker, too.
     BodyT_co = typing_extensions.TypeVar("BodyT_co", covariant=True, default=Any)
 else:
     BodyT_co = TypeVar("BodyT_co", covariant=True)
 
 
 class _Undecoded(Enum):
-    """A sentinel that stays itself when a message is copied or pickled."""
+    """A sentinel that keeps its identity when a message is copied or pickled."""
 
     NOT_DECODED = "not_decoded"
 
 
 NOT_DECODED = _Undecoded.NOT_DECODED
 
-#: Properties that a half message carries, so that whoever is asked about it knows where to look.
+#: Properties of a half message that tell a back-check which ledger to query.
 LEDGER = "ESCROWMQ_LEDGER"
 ALLOWED_MS = "ESCROWMQ_ALLOWED_MS"
-#: Apache's broker writes the message's id where a transaction's id was, so it is here as well.
+#: Apache's broker overwrites the transaction id with the message id, so this property keeps it.
 OWN_TRANSACTION_ID = "ESCROWMQ_TRANSACTION_ID"
 
 #: Names that the SDK or the broker sets.
@@ -78,39 +78,39 @@ _RESERVED = frozenset(
 )
 _COMPRESSION_SHIFT = 8
 _COMPRESSION_MASK = 0x7
-#: Of bodies that other clients compress; 0 is what clients before 5.0 write.
+#: Codes of zlib in bodies that other clients compressed; clients before 5.0 write 0.
 _ZLIB_TYPES = (0, 3)
 _INFLATED_BYTES_MAX = 4 * BODY_BYTES_MAX
 
 
 @dataclass(slots=True, kw_only=True)
 class Message:
-    """What is to be sent.
+    """A message to send.
 
-    In a transaction it may be changed until the block ends: a ``body`` that is a function is
-    called then, when the database has made its ids.  An object is encoded by ``send``: to change
+    In a transaction it may be changed until the block ends. A ``body`` that is a function is
+    called then, when the database has generated its ids. ``send`` encodes an object; to change
     it afterwards, assign ``body``.
     """
 
     topic: str
     body: Body = b""
-    #: Messages with the same key stay in order; it also finds them again.  May be a function.
+    #: Messages with the same key stay in order, and can be found by it. May be a function.
     key: Key = ""
-    #: Further keys under which it can be found.
+    #: Further keys by which the message can be found.
     keys: tuple[str, ...] = ()
     tag: str = ""
     properties: Mapping[str, str] = field(default_factory=dict)
-    #: How long after it was sent, or committed, it becomes visible.
+    #: Delay after the send, or the commit, until the message becomes visible.
     delay_ms: int = 0
-    #: When it becomes visible, in milliseconds since 1970; not in a transaction.
+    #: Time when the message becomes visible, in milliseconds since 1970; not in a transaction.
     deliver_at_ms: int = 0
-    #: Goes with it for life; made when it is sent if it is empty.
+    #: Never changes; generated when the message is sent if it is empty.
     message_id: str = ""
-    #: Set by the producer before it sends a half message; a check is asked about this id.
+    #: Set by the producer before it sends a half message; a back-check asks about this id.
     transaction_id: str = ""
-    #: The body as it was last encoded.
+    #: The result of the last encoding of the body.
     _sealed: Sealed | None = field(default=None, init=False, repr=False, compare=False)
-    #: The key that a function of the body made, and the body it was made of.
+    #: The key function, the body that it was called with, and the key that it returned.
     _made_key: tuple[object, object, str] | None = field(
         default=None, init=False, repr=False, compare=False
     )
@@ -118,7 +118,7 @@ class Message:
     def seal(self, codec: Codec = JSON) -> None:
         """Encode an object now, so that ``send`` fails if it cannot be encoded.
 
-        A function is left for when the message leaves.
+        A body that is a function is called later, when the message leaves.
         """
         self.unseal()
         if callable(self.body) and not isinstance(self.body, type):
@@ -129,16 +129,16 @@ class Message:
             self._key_of(self.body)
 
     def unseal(self) -> None:
-        """Forget what was encoded before, for a message that is sent a second time."""
+        """Forget the last encoding, for a message that is sent a second time."""
         self._sealed = self._made_key = None
 
     @property
     def has_functions(self) -> bool:
-        """Whether body or key are made when the message leaves."""
+        """Whether the body or the key is computed when the message leaves."""
         return callable(self.body) or callable(self.key)
 
     def wire(self, codec: Codec = JSON) -> WireForm:
-        """Body and keys as they are sent.  The first call calls functions; later calls do not."""
+        """Return body and key as they are sent. Functions are called once, by the first call."""
         body, key = self.body, self.key
         if type(body) is bytes and type(key) is str and len(body) <= BODY_BYTES_MAX:
             return WireForm(body, key, "")
@@ -148,7 +148,7 @@ class Message:
         return WireForm(sealed.data, self._key_of(sealed.value), sealed.content_type)
 
     def payload(self) -> bytes:
-        """The bytes to send."""
+        """Return the bytes to send."""
         return self.wire().body
 
     def _key_of(self, value: object) -> str:
@@ -164,10 +164,11 @@ class Message:
     def property_bytes(
         self, more: Mapping[str, str] | None = None, wire: WireForm | None = None
     ) -> bytes:
-        """Its properties as they travel; gives it an id if it has none."""
+        """Return the encoded properties; give the message an id if it has none."""
         wire = wire or self.wire()
         self.message_id = self.message_id or new_message_id()
-        # Messages of several callers share a request, which the broker would refuse as a whole.
+        # Check names here: messages of several callers share a request, and the broker would
+        # refuse the whole request.
         check_name("topic", self.topic)
         check_name("message_id", self.message_id)
         pairs = {UNIQ_KEY: self.message_id, "WAIT": "true"}
@@ -184,7 +185,7 @@ class Message:
         elif self.deliver_at_ms:
             pairs[TIMER_DELIVER_MS] = str(self.deliver_at_ms)
         if wire.content_type:
-            # The message's own properties may name it more exactly.
+            # The message's own properties may override it.
             pairs[CONTENT_TYPE] = wire.content_type
         if self.properties:
             pairs.update(self._checked_properties())
@@ -209,7 +210,7 @@ class Message:
 
 
 class MessageFields(TypedDict, total=False):
-    """What a message may have besides topic and body; ``Message`` says what each is."""
+    """Fields of a message besides topic and body; ``Message`` describes them."""
 
     key: Key
     keys: tuple[str, ...]
@@ -221,7 +222,7 @@ class MessageFields(TypedDict, total=False):
 
 
 def message_of(topic: str | Message, body: Body, fields: MessageFields) -> Message:
-    """A message out of the arguments of a ``send``, which may have one already."""
+    """Return the message for the arguments of ``send``, which may include a Message."""
     if not isinstance(topic, str | Message):
         raise RequestRefused("topic_illegal", "a topic is text", type=type(topic).__name__)
     if not isinstance(topic, Message):
@@ -232,7 +233,7 @@ def message_of(topic: str | Message, body: Body, fields: MessageFields) -> Messa
 
 
 class SendStatus(StrEnum):
-    """How safely a message is stored; only Apache's broker answers anything but SEND_OK."""
+    """How safely a message is stored; only Apache's broker returns a value other than SEND_OK."""
 
     SEND_OK = "send_ok"
     #: Stored, but not yet on the broker's disk.
@@ -245,20 +246,20 @@ class SendStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
-    """Where a message is now."""
+    """Where the broker stored a message."""
 
     message_id: str
     topic: str
     broker_name: str
     queue_id: int
-    #: -1 while it waits for its time.
+    #: -1 while a delayed message is not visible yet.
     queue_offset: int
     status: SendStatus = SendStatus.SEND_OK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Received(Generic[BodyT_co]):
-    """A message as a consumer gets it; ``Received[Order]`` has its body as an Order, too."""
+    """A message as a consumer gets it; ``Received[Order]`` also has the body as an Order."""
 
     topic: str
     body: bytes
@@ -267,25 +268,25 @@ class Received(Generic[BodyT_co]):
     keys: tuple[str, ...]
     tag: str
     properties: Mapping[str, str]
-    #: The same for life, however often it is delivered.
+    #: The same in every delivery of the message.
     message_id: str
-    #: Empty unless it came out of a transaction.
+    #: Empty unless the message was sent in a transaction.
     transaction_id: str
     broker_name: str
     queue_id: int
     queue_offset: int
-    #: How often it was given back before.
+    #: How often the message was returned for a retry before.
     retries: int
     born_at_ms: int
     visible_at_ms: int
     log_offset: int
-    #: The queue that it was read from: a retry topic's for one that was given back.
+    #: The topic of the queue that it was read from; for a retry, the retry topic.
     queue_topic: str
-    #: Why its body cannot be read; no handler gets such a message, it becomes a dead letter.
+    #: Why the body cannot be read. Such a message becomes a dead letter without a handler call.
     problem: str = ""
-    #: The ``consumer.transaction`` blocks of its handler; the consumer sees whether they committed.
+    #: The handler's ``consumer.transaction`` blocks; the consumer checks that they committed.
     transactions: list[Order] = field(default_factory=list, repr=False, compare=False)
-    #: What ``value`` gives.
+    #: The value of ``value``.
     decoded: object = field(default=NOT_DECODED, repr=False, compare=False)
 
     @property
@@ -307,14 +308,14 @@ class Received(Generic[BodyT_co]):
     def decode(self, body_type: object, codec: Codec = JSON) -> Any: ...  # noqa: ANN401 - no class
 
     def decode(self, body_type: Any, codec: Codec = JSON) -> Any:
-        """The body as an object of this type; ``body_not_decodable`` if it is none."""
+        """Return the body as this type; raise ``body_not_decodable`` if it does not fit."""
         from escrowmq.client.body_reading import BodyReader
 
         return BodyReader(body_type, (codec,)).read(self)
 
 
 def received(stored: StoredMessage, broker_name: str) -> Received:
-    """A stored message, for its consumer."""
+    """Return a stored message as its consumer gets it."""
     properties = parse_properties(stored.properties)
     body, problem = stored.body, ""
     try:
@@ -364,7 +365,7 @@ def _inflated(stored: StoredMessage) -> bytes:
 
 
 class _Ids:
-    """Ids that no other process makes: random, then counted."""
+    """Generator of ids unique across processes: a random prefix and a counter."""
 
     def __init__(self) -> None:
         self._prefix = os.urandom(10).hex().upper()
@@ -378,17 +379,17 @@ _ids = _Ids()
 
 
 def new_message_id() -> str:
-    """32 characters, as RocketMQ's clients make them."""
+    """Return a new id of 32 characters, as RocketMQ's clients make them."""
     return _ids.make()
 
 
 def new_transaction_id() -> str:
-    """One that nobody else uses."""
+    """Return a new, unique transaction id."""
     return new_message_id()
 
 
 def _after_fork() -> None:
-    global _ids  # noqa: PLW0603 - a child must not make its parent's ids
+    global _ids  # noqa: PLW0603 - a child must not repeat its parent's ids
     _ids = _Ids()
 
 

@@ -1,7 +1,7 @@
-"""Where topics are, and the connections to the brokers that have them.
+"""Routes of topics, and connections to the brokers that hold them.
 
-A route is asked of the name servers in turn, kept for a while, and asked again when it proves
-wrong.  There is one connection to each address; a lost one is opened again when it is needed.
+A route is read from the first name server that answers, cached for ``ROUTE_S``, and read again when
+it proves wrong. There is one connection per address; a lost one is reopened when it is needed.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ if TYPE_CHECKING:
     from escrowmq.protocol.remoting import Frame
 
 ROUTE_S = 30.0
-"""How long a route is believed."""
+"""How long a route stays in the cache."""
 
 ROUTES_MAX = 10_000
-#: What Apache's brokers call the addresses of their name servers.
+#: The setting of Apache's brokers that holds their name servers' addresses.
 NAME_SERVERS_SETTING = "namesrvAddr"
 DEFAULT_TOPIC = "TBW102"
-"""Lends its brokers to a topic that is made by the first message to it."""
+"""Its route serves a topic that does not exist yet, which the first message creates."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One queue, and where it is."""
+    """One queue and the address of its broker."""
 
     topic: str
     broker_name: str
@@ -59,12 +59,12 @@ class Route:
     topic: str
     writable: tuple[Place, ...]
     readable: tuple[Place, ...]
-    #: It was made up of another topic's: the broker makes the topic when a message comes.
+    #: Taken from the default topic: the broker creates this topic with its first message.
     is_borrowed: bool
     until: float
 
     def place(self, broker_name: str, queue_id: int) -> Place | None:
-        """The queue, if the topic has it."""
+        """Return the queue, or None if the topic does not have it."""
         for place in self.readable or self.writable:
             if (place.broker_name, place.queue_id) == (broker_name, queue_id):
                 return place
@@ -72,8 +72,8 @@ class Route:
 
 
 def name_servers(text: str | Sequence[str]) -> tuple[str, ...]:
-    """Addresses as a list, or as RocketMQ writes them: with semicolons."""
-    # An environment variable that is not set is None.
+    """Return the addresses from a list, or from text with semicolons as RocketMQ writes it."""
+    # The value may be None, from an environment variable that is not set.
     given: object = text
     if not isinstance(given, Sequence) or not all(isinstance(part, str) for part in given):
         raise RequestRefused(
@@ -89,12 +89,12 @@ def name_servers(text: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def new_client_id() -> str:
-    """As RocketMQ's clients make theirs: who, which process, which client in it."""
+    """Return a new id in the form of RocketMQ's clients: host, process, client."""
     return f"{socket.gethostname()}@{os.getpid()}#{secrets.token_hex(4)}"
 
 
 class Network:
-    """Belongs to one event loop."""
+    """Connections and routes of one client. Use it from one event loop only."""
 
     def __init__(
         self,
@@ -109,14 +109,14 @@ class Network:
         self._opening: dict[str, asyncio.Task[Connection]] = {}
         self._routes: dict[str, Route] = {}
         self._finding: dict[str, asyncio.Task[Route]] = {}
-        #: Whether a name server has ever answered; one that goes away later comes back.
+        #: Whether a name server ever answered; if so, a failure is an outage, not a wrong address.
         self._was_answered = False
         self._is_closed = False
 
     # Connections.
 
     async def connection(self, address: str) -> Connection:
-        """The connection to this address, opened if there is none."""
+        """Return the connection to this address; open it if there is none."""
         if self._is_closed:
             raise Unavailable("client_closed", "make a new one")
         known = self._connections.get(address)
@@ -127,7 +127,7 @@ class Network:
             opening = asyncio.ensure_future(self._open(address))
             self._opening[address] = opening
             opening.add_done_callback(lambda _: self._opening.pop(address, None))
-        # Many may wait for it; one that is cancelled must not take it from the others.
+        # Several callers may wait for it; a cancelled one must not cancel the others.
         return await asyncio.shield(opening)
 
     async def _open(self, address: str) -> Connection:
@@ -137,13 +137,13 @@ class Network:
         return connection
 
     def open_connections(self) -> list[Connection]:
-        """Those that are open now."""
+        """Return the open connections."""
         return [one for one in self._connections.values() if one.is_open]
 
     async def ask(
         self, address: str, code: int, header: Header | None = None, body: bytes = b""
     ) -> Frame:
-        """Ask a question that changes nothing, once more if the connection was lost over it."""
+        """Send a request that is safe to repeat; repeat it once if the connection is lost."""
         try:
             return await (await self.connection(address)).ask(code, header, body)
         except EscrowError as error:
@@ -152,7 +152,7 @@ class Network:
         return await (await self.connection(address)).ask(code, header, body)
 
     async def close(self) -> None:
-        """Hang up everywhere."""
+        """Close all connections."""
         self._is_closed = True
         tasks = (*self._opening.values(), *self._finding.values())
         for task in tasks:
@@ -165,7 +165,7 @@ class Network:
     # Routes.
 
     async def route(self, topic: str) -> Route:
-        """Where a topic is; of a topic that does not exist, where it would be made."""
+        """Return the queues of a topic; for a missing topic, those it would be created with."""
         known = self._routes.get(topic)
         if known is not None and asyncio.get_running_loop().time() < known.until:
             return known
@@ -179,11 +179,11 @@ class Network:
         except (Unavailable, OutcomeUnknown):
             if known is None:
                 raise
-            # No name server answers: the old route is still the best guess.
+            # No name server answers, so the expired route is the best guess.
             return known
 
     def forget(self, topic: str) -> None:
-        """The route proved wrong: ask again before it is used."""
+        """Drop a route that proved wrong."""
         self._routes.pop(topic, None)
 
     async def _find(self, topic: str) -> Route:
@@ -207,7 +207,7 @@ class Network:
         return route
 
     async def ask_name_servers(self, code: int, header: Header) -> Frame:
-        """The answer of the first name server that gives one."""
+        """Return the response of the first name server that answers."""
         failure: EscrowError | None = None
         for address in self.name_servers:
             try:
@@ -230,7 +230,7 @@ class Network:
         )
 
     async def _ask_name_server_of(self, address: str, code: int, header: Header) -> Frame:
-        """A broker of Apache's is at this address: it knows its name servers, which know routes."""
+        """Ask the name server that an Apache broker, found at this address, is configured with."""
         answer = refuse_unless_done(await self.ask(address, RequestCode.GET_BROKER_CONFIG))
         settings = dict(
             line.partition("=")[::2] for line in answer.body.decode(errors="replace").splitlines()
@@ -277,7 +277,7 @@ def _route(topic: str, found: TopicRoute, *, is_borrowed: bool) -> Route:
             for queue_id in range(max(queues.write_queue_count, queues.read_queue_count))
         ]
         if queues.permissions & PERMISSION_WRITE:
-            # A topic that is made gets as many queues as the one that lends: keys stay in theirs.
+            # A new topic gets as many queues as the default topic, so keys stay in their queues.
             writable += places[: queues.write_queue_count]
         if queues.permissions & PERMISSION_READ and not is_borrowed:
             readable += places[: queues.read_queue_count]

@@ -1,8 +1,8 @@
-"""Which connections are inside a block: each takes part in one block at a time.
+"""Registry of the connections inside a block: a connection takes part in one block at a time.
 
 The inner of two blocks would commit the rows of the outer one, whose messages may still be rolled
-back.  The key is the driver's connection, so that a SQLAlchemy session and the connection below it
-count as one.
+back. The key is the driver's connection, so a SQLAlchemy session and the connection below it count
+as one.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from escrowmq.model.errors import RequestRefused
 if TYPE_CHECKING:
     from escrowmq.client.database_block import Block
 
-# sqlite3's connections allow neither attributes nor weak references, so their ids are the keys.
+# sqlite3 connections allow neither attributes nor weak references, so their ids are the keys.
 # A claim keeps its connection alive: no other connection gets the same id while the claim lives.
 _claims: WeakValueDictionary[int, Claim] = WeakValueDictionary()
 _lock = threading.Lock()
 
 
 class Claim:
-    """A block's hold on a connection; it ends with the block, or when nothing refers to it."""
+    """A block's claim on a connection; it ends with the block, or when it is garbage-collected."""
 
     def __init__(self, connection: object, block: Block) -> None:
         """Refuse if another block holds the connection."""
@@ -48,7 +48,7 @@ def is_in_block(connection: object) -> bool:
 
 
 def already_open() -> RequestRefused:
-    """Make the refusal of a second block on a connection."""
+    """Return the refusal for a second block on a connection."""
     return RequestRefused(
         "block_already_open",
         "one block at a time on a connection: end the first, or pass its block to the callee",

@@ -1,4 +1,4 @@
-"""What goes to a broker, and what it says of it, whichever kind of broker it is."""
+"""What the producer sends to a broker, ours or Apache's, and what the broker returns."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 class Resolution(StrEnum):
-    """What became of a local transaction."""
+    """Outcome of a local transaction, as the producer reports it."""
 
     COMMIT = "commit"
     ROLLBACK = "rollback"
-    #: Nobody can tell yet: the broker asks again later.
+    #: The outcome is not known yet: the broker asks again later.
     UNKNOWN = "unknown"
 
 
@@ -31,51 +31,51 @@ class Outgoing(msgspec.Struct, frozen=True, gc=False):
     properties: bytes
     message_id: str
     born_at_ms: int
-    #: Its order among those of its queue matters.
+    #: Whether its order in its queue matters.
     is_keyed: bool
     is_delayed: bool
 
     @property
     def size(self) -> int:
-        """Bytes, about."""
+        """Approximate size in bytes."""
         return len(self.body) + len(self.properties)
 
 
 class Holding(msgspec.Struct, frozen=True):
-    """The half messages of one transaction."""
+    """The half messages of one transaction, or a part of them."""
 
     transaction_id: str
     group: str
     messages: tuple[Outgoing, ...]
-    #: The UUID of the ledger table that will know the outcome; empty if there is none.
+    #: The UUID of the ledger that will have the outcome; empty if there is none.
     ledger: str = ""
-    #: How long the sender may take.
+    #: How long the sender may take to commit its own transaction.
     allowed_ms: int = 0
     #: Age before the first back-check; None means the broker's policy.
     check_after_ms: int | None = None
-    #: Of the transaction's requests, from 0 on.
+    #: Number of this request in its transaction, from 0 on.
     number: int = 0
 
     @property
     def terms(self) -> tuple[object, ...]:
-        """What a request says once for all transactions in it."""
+        """The fields that a request states once for all its transactions."""
         return (self.group, self.ledger, self.allowed_ms, self.check_after_ms)
 
     @property
     def size(self) -> int:
-        """Bytes, about."""
+        """Approximate size in bytes."""
         return sum(message.size for message in self.messages)
 
 
 class Held(msgspec.Struct, frozen=True):
-    """A transaction whose half messages a broker holds, durably."""
+    """A transaction whose half messages a broker holds durably."""
 
     address: str
     group: str
     transaction_id: str
     half_offset: int
     log_offset: int
-    #: Of its first message, like the queue.
+    #: Id of its first message. The topic, broker and queue are also those of the first one.
     message_id: str
     topic: str
     #: The broker's epoch when it answered; empty from a broker without a lineage.
@@ -85,22 +85,22 @@ class Held(msgspec.Struct, frozen=True):
 
 
 class Decided(msgspec.Struct, frozen=True):
-    """The one decision of a transaction, whoever made it."""
+    """The one decision of a transaction, from any source."""
 
-    #: ``committed`` or ``rolled_back``; empty if the broker does not tell.
+    #: ``committed`` or ``rolled_back``; empty if the broker does not report it.
     state: str
     by: str = ""
     at_ms: int = 0
-    #: It had been decided before.
+    #: Whether it had been decided before.
     is_repeated: bool = False
 
 
 class Broker(Protocol):
-    """One broker, as the producer needs it.  Each call waits until ``until`` (the loop's clock)."""
+    """One broker, as the producer uses it. Each call tries until ``until`` (the loop's clock)."""
 
     @property
     def is_ours(self) -> bool:
-        """Ours, or Apache's."""
+        """Whether this is a broker of ours or Apache's."""
         ...
 
     def send(self, message: Outgoing, until: float) -> Awaitable[Sent]:
@@ -108,13 +108,13 @@ class Broker(Protocol):
         ...
 
     async def hold(self, holding: Holding, until: float) -> Held:
-        """Hold half messages; they are durable when this returns.  May be called again."""
+        """Hold half messages, durably. Only a broker of ours takes a repeat as the same request."""
         ...
 
     async def decide(self, held: Held, resolution: Resolution, until: float) -> Decided:
-        """Commit or roll back.  May be called again."""
+        """Commit or roll back. Only a broker of ours takes a repeat as the same decision."""
         ...
 
     async def close(self) -> None:
-        """Wait for what was given to it."""
+        """Wait until all calls are done."""
         ...

@@ -22,10 +22,11 @@ if TYPE_CHECKING:
     from escrowmq.client.network import Network
 
 REQUEST_S = 10.0
-#: A transaction with more messages goes alone; the product of both is what one request may have.
+#: A transaction with more messages goes alone. The second number is the maximum number of
+#: transactions in one request; the product of both is the maximum number of messages in it.
 SHARING_MESSAGES_MAX = 64
 SHARING_TRANSACTIONS_MAX = 64
-#: Bytes of one request, and messages, of a transaction that goes alone.
+#: Maximum bytes and messages in one request of a transaction that goes alone.
 PART_BYTES_MAX = 8 * 1024 * 1024
 PART_MESSAGES_MAX = 4_096
 
@@ -35,7 +36,7 @@ _Deciding = tuple[Held, Resolution, float]
 
 
 class OwnBroker:
-    """Belongs to one event loop."""
+    """Client of one broker of ours. Use it from one event loop only."""
 
     is_ours = True
 
@@ -56,22 +57,22 @@ class OwnBroker:
         )
 
     def send(self, message: Outgoing, until: float) -> asyncio.Future[Sent]:
-        """Store an ordinary message, with others that come at the same time."""
+        """Store an ordinary message, in a request shared with concurrent sends."""
         return self._sending.put((message, until))
 
     async def hold(self, holding: Holding, until: float) -> Held:
-        """Hold half messages, with other transactions that come at the same time."""
+        """Hold half messages, in a request shared with concurrent transactions."""
         is_small = len(holding.messages) <= SHARING_MESSAGES_MAX and holding.size <= PART_BYTES_MAX
         if is_small and not holding.number:
             return await self._holding.put((holding, until))
         return await self._hold_alone(holding, until)
 
     async def decide(self, held: Held, resolution: Resolution, until: float) -> Decided:
-        """Commit or roll back, with others that are decided at the same time."""
+        """Commit or roll back, in a request shared with concurrent decisions."""
         return await self._deciding.put((held, resolution, until))
 
     async def close(self) -> None:
-        """Wait for what was given to it."""
+        """Wait until all calls are done."""
         for lane in (self._sending, self._holding, self._deciding):
             await lane.close()
 
@@ -146,7 +147,7 @@ class OwnBroker:
         )
 
     async def _hold_alone(self, holding: Holding, until: float) -> Held:
-        """In numbered requests, one after the other."""
+        """Hold a transaction in numbered requests, one after the other."""
         held: Held | None = None
         for number, part in enumerate(_parts(holding.messages), holding.number):
             header = HoldHeader(
@@ -225,7 +226,7 @@ def _row_in(transaction_id: str, message: Outgoing) -> SentInRow:
 
 
 def _parts(messages: Sequence[Outgoing]) -> list[list[Outgoing]]:
-    """Neighbours that fit into one request."""
+    """Split messages into runs that each fit into one request."""
     number, total, count = 0, 0, 0
     numbers = []
     for message in messages:

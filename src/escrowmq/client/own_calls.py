@@ -1,7 +1,7 @@
-"""Our own requests, asked from outside: one blocking connection to one broker.
+"""Synchronous client for our own requests: one blocking connection to one broker.
 
-For whoever has nothing else to do meanwhile: tools, the pipeline's driver and tasks, tests.  One
-thread uses it at a time.  A connection that broke is made anew by the next call.
+Tools, the pipeline's driver and tasks, and tests use it. Only one thread may use it at a time. The
+next call reconnects after a connection broke.
 """
 
 from __future__ import annotations
@@ -59,16 +59,16 @@ class OwnCalls:
         self._connect_s = connect_s
         self._answer_s = answer_s
         self._socket: socket.socket | None = None
-        #: Whether the peer of this connection has sent at least one well-formed frame.
+        #: Whether the peer has sent at least one well-formed frame on this connection.
         self._peer_speaks_remoting = False
-        #: The first bytes of the last frame, as far as they came.
+        #: The first bytes of the last frame, as far as they were received.
         self._head = b""
         self._opaque = 0
 
     def call(
         self, code: OwnCode, header: OwnHeader | None = None, rows: Sequence[Row] = ()
     ) -> Answer:
-        """Ask, and wait for the answer; what the broker refuses is raised as it raised it."""
+        """Send a request and return the answer; raise the broker's refusal."""
         request = encode_call(code, self._next_opaque(), header, rows)
         return read_answer(code, self._exchange(code, request))
 
@@ -78,12 +78,12 @@ class OwnCalls:
         header: OwnHeader | None = None,
         batch: Any = None,  # noqa: ANN401 - a pyarrow RecordBatch, which has no type without importing it
     ) -> ArrowAnswer:
-        """Ask with rows as Arrow has them, and get such rows: no object is made for any of them."""
+        """Send and receive rows as Arrow batches, without an object per row."""
         request = encode_arrow_call(code, self._next_opaque(), header, batch)
         return read_arrow_answer(code, self._exchange(code, request), header)
 
     def ask(self, code: RequestCode, header: Header, body: bytes = b"") -> Frame:
-        """Ask something in RocketMQ's own words; for what the table of own requests has no row."""
+        """Send one of RocketMQ's requests, for what our own requests do not cover."""
         request = encode_request(code, self._next_opaque(), header=header, body=body)
         answer = self._exchange(code, request)
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
@@ -91,25 +91,25 @@ class OwnCalls:
         return refuse_unless_done(answer)
 
     def call_blocks(self, code: OwnCode, header: OwnHeader) -> BlocksAnswer:
-        """Ask for what is answered with bytes."""
+        """Send a request that is answered with bytes."""
         request = encode_call(code, self._next_opaque(), header)
         return read_blocks_answer(code, self._exchange(code, request, is_body_copied=False))
 
     def pages(self, code: OwnCode, header: OwnHeader | None = None) -> Iterator[Answer]:
-        """Ask for one page after the other, up to the last."""
+        """Request page after page and yield the answers."""
         return _pages(self.call, code, header)
 
     def arrow_pages(self, code: OwnCode, header: OwnHeader | None = None) -> Iterator[ArrowAnswer]:
-        """The same, with rows as Arrow has them."""
+        """Request page after page and yield the answers, with rows as Arrow batches."""
         return _pages(self.call_arrow, code, header)
 
     def rows(self, code: OwnCode, header: OwnHeader | None = None) -> Iterator[Any]:
-        """The rows of all pages."""
+        """Yield the rows of all pages."""
         for answer in self.pages(code, header):
             yield from answer.rows
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -136,10 +136,10 @@ class OwnCalls:
             connection.sendall(request)
             return self._answer(connection, until, is_body_copied=is_body_copied)
         except (OSError, ProtocolViolation) as error:
-            # An answer that comes late would be taken for that of the next request.
+            # A late response would be read as the response to the next request.
             self.close()
             if not self._peer_speaks_remoting:
-                # A peer that is not a broker cannot have carried out the request.
+                # A server that is not a broker cannot have executed the request.
                 self._refuse_foreign(error)
             raise self._lost(code, error) from error
         except BaseException:
@@ -147,20 +147,20 @@ class OwnCalls:
             raise
 
     def _refuse_foreign(self, error: Exception) -> None:
-        """Raise if another kind of server listens there."""
+        """Raise if another kind of server is at the address."""
         kind = kind_of(self._head, is_malformed=isinstance(error, ProtocolViolation))
         if kind:
             raise not_a_broker(self._shown_address, kind, str(error)) from error
 
     def _lost(self, code: OwnCode | RequestCode, error: Exception) -> EscrowError:
-        """Whether the broker has done it is not known, unless there was nothing to do."""
+        """Return OutcomeUnknown if the request may have changed something, else Unavailable."""
         facts: dict[str, Any] = {"address": self._shown_address, "cause": str(error)}
         own = OWN_REQUESTS.get(code)
         if own is None or own.changes:
             return OutcomeUnknown(
                 "answer_lost", "it may have been done", request=code.name, **facts
             )
-        # A broker that hangs and another program that says nothing look the same from here.
+        # A hanging broker and another program that stays silent look the same to the client.
         is_silent = isinstance(error, TimeoutError) and not self._peer_speaks_remoting
         advice = SILENT if is_silent else "ask again"
         return Unavailable("broker_unreachable", advice, **facts)
@@ -189,7 +189,7 @@ class OwnCalls:
         while True:
             first = _received(connection, _WORD_BYTES, until)
             self._head = bytes(first)
-            # A large answer is received where it stays.
+            # Receive a large response directly into its final buffer.
             payload = bytearray(frame_size(first))
             rest = memoryview(payload)
             _receive(connection, rest[:_WORD_BYTES], until)
@@ -197,7 +197,7 @@ class OwnCalls:
             _receive(connection, rest[_WORD_BYTES:], until)
             frame = decode_frame(payload, is_body_copied=is_body_copied)
             self._peer_speaks_remoting = True
-            # A broker may also ask, or tell; nobody here can answer.
+            # Skip requests and notices from the broker; this client does not answer them.
             if frame.is_response and frame.opaque == self._opaque:
                 return frame
 

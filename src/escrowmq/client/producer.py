@@ -1,4 +1,4 @@
-"""Producers: messages out, alone or in transactions; plain and async.
+"""Producers: they send messages, alone or in transactions; in sync and async form.
 
     producer = Producer("127.0.0.1:9876", group="orders", ledger=SqlLedger(engine))
 
@@ -6,7 +6,7 @@
         tx.db.add(Order(id=42, paid=True))
         tx.send("order-paid", b"42", key="42")
 
-A producer starts when it is first used and may be shared by threads, or by tasks of one loop.
+A producer starts when it is first used. Threads, or tasks of one loop, may share it.
 """
 
 from __future__ import annotations
@@ -47,19 +47,19 @@ if TYPE_CHECKING:
 
 log = event_log(__name__)
 
-#: How long a program's end waits for producers that were not closed.
+#: How long the exit of the program waits for each producer that was not closed.
 EXIT_S = 3.0
 
 DatabaseT = TypeVar("DatabaseT")
 
 
 class _Producer:
-    """What both kinds share.
+    """Shared part of both producers.
 
-    ``ledger`` makes ``transaction`` work and answers its checks.  ``listener`` is for
-    ``send_in_transaction``; ``checker`` answers checks of half messages that were sent with
-    ``begin`` or ``send_half``.  ``codec`` encodes bodies that are objects; JSON unless given.
-    ``config`` or its single settings say how long things may take.
+    ``ledger`` enables ``transaction`` and answers its back-checks. ``listener`` is for
+    ``send_in_transaction``. ``checker`` answers back-checks of half messages that were sent with
+    ``begin`` or ``send_half``. ``codec`` encodes bodies that are objects; the default is JSON.
+    ``config``, or its single settings, sets the timeouts.
     """
 
     def __init__(
@@ -90,16 +90,16 @@ class _Producer:
         self._made()
 
     def _made(self) -> None:
-        """See to what needs an end."""
+        """Register the producer for cleanup, where that is needed."""
 
     @property
     def group(self) -> str:
-        """The producer group: its members answer each other's checks."""
+        """The producer group; its members answer each other's back-checks."""
         return self._core.group
 
     @property
     def config(self) -> ProducerConfig:
-        """How it works."""
+        """The settings of this producer."""
         return self._core.config
 
     def __repr__(self) -> str:
@@ -113,7 +113,7 @@ class _Producer:
         return message
 
     def _filled_in(self, message: Message) -> Message:
-        """The same, and call the functions for body and key on the caller's thread."""
+        """Encode an object, and call the functions for body and key on the caller's thread."""
         message.seal(self._core.codec)
         if message.has_functions:
             message.wire(self._core.codec)
@@ -128,14 +128,14 @@ class _Producer:
 
 
 class AsyncProducer(_Producer):
-    """For programs with an event loop; it belongs to the loop it is first used on."""
+    """Producer for programs with an event loop; it belongs to the loop of its first use."""
 
     async def start(self) -> None:
-        """Make yourself known now, not with the first message; Unavailable if nobody is there."""
+        """Register with the brokers now; Unavailable if no name server answers in time."""
         await self._core.started()
 
     async def close(self) -> None:
-        """Wait for what was given, and leave."""
+        """Wait for calls in flight, and unregister."""
         await self._core.close()
 
     async def __aenter__(self) -> Self:
@@ -159,31 +159,31 @@ class AsyncProducer(_Producer):
     async def send_many(self, messages: Iterable[Message]) -> list[Sent]:
         """Store messages, in as few requests as possible.
 
-        Each is tried, and then the first error is raised: the others may have been stored.
+        All are tried, then the first error is raised; the other messages may have been stored.
         """
         return await self._core.send_many(map(_unsealed, messages))
 
     def transaction(self, db: DatabaseT) -> AsyncTransaction[DatabaseT]:
-        """Begin a block whose messages go out if, and only if, the database commits."""
+        """Return a block whose messages go out if, and only if, the database commits."""
         return AsyncTransaction(self._core, db)
 
     def begin(self) -> AsyncBegunTransaction:
-        """Begin a transaction whose messages are held at once, and decided by you."""
+        """Begin a transaction whose messages are held at once, and which you decide."""
         return AsyncBegunTransaction(self._core)
 
     async def send_half(
         self, topic: str | Message, body: Body = b"", **fields: Unpack[MessageFields]
     ) -> Held:
-        """Have one half message held; ``end`` decides it."""
+        """Send one half message to be held; ``end`` decides it."""
         message = self._sealed(message_of(topic, body, fields))
         return await self._core.hold(new_transaction_id(), [message])
 
     async def end(self, held: Held, resolution: Resolution) -> Decided:
-        """Decide what is held; the first decision stands, whoever made it."""
+        """Decide a held transaction; the first decision stands, whatever its source."""
         return await self._core.decide(held, resolution)
 
     async def send_in_transaction(self, message: Message, arg: object = None) -> Executed:
-        """Hold the message, have the listener run the local transaction, and decide as it says."""
+        """Hold the message, run the listener's local transaction, and decide by its result."""
         listener = self._its_listener()
         held = await self._core.hold(new_transaction_id(), [self._sealed(message)])
         resolution, failure = Resolution.UNKNOWN, None
@@ -196,15 +196,15 @@ class AsyncProducer(_Producer):
         return await _executed(self._core, held, resolution, failure)
 
     async def clean_ledger(self) -> int:
-        """Delete the ledger's rows of transactions that are decided for good; how many."""
+        """Delete ledger rows of durably decided transactions; return how many."""
         return await self._core.clean_ledger()
 
 
 class Producer(_Producer):
-    """For programs without an event loop.  Threads may share it; a forked child may go on with it.
+    """Producer for programs without an event loop. Threads may share it; a forked child may use it.
 
-    The network's work is done in one thread in the background; databases, and a listener's local
-    transaction, are worked with on the caller's thread.
+    One background thread does the network I/O. The database, and a listener's local transaction,
+    are used on the caller's thread.
     """
 
     def _made(self) -> None:
@@ -212,11 +212,11 @@ class Producer(_Producer):
         weakref.finalize(self, _forsake, self._core).atexit = False
 
     def start(self) -> None:
-        """Make yourself known now, not with the first message; Unavailable if nobody is there."""
+        """Register with the brokers now; Unavailable if no name server answers in time."""
         background().run(self._core.started())
 
     def close(self) -> None:
-        """Wait for what was given, and leave."""
+        """Wait for calls in flight, and unregister."""
         background().run(self._core.close())
         _unclosed.discard(self)
 
@@ -239,32 +239,32 @@ class Producer(_Producer):
     def send_many(self, messages: Iterable[Message]) -> list[Sent]:
         """Store messages, in as few requests as possible.
 
-        A body that cannot be encoded fails before anything is sent.  Otherwise each is tried, and
-        then the first error is raised: the others may have been stored.
+        A body that cannot be encoded fails before anything is sent. Otherwise all are tried, then
+        the first error is raised; the other messages may have been stored.
         """
         return background().run(self._core.send_many([self._filled_in(one) for one in messages]))
 
     def transaction(self, db: DatabaseT) -> Transaction[DatabaseT]:
-        """Begin a block whose messages go out if, and only if, the database commits."""
+        """Return a block whose messages go out if, and only if, the database commits."""
         return Transaction(self._core, db)
 
     def begin(self) -> BegunTransaction:
-        """Begin a transaction whose messages are held at once, and decided by you."""
+        """Begin a transaction whose messages are held at once, and which you decide."""
         return BegunTransaction(self._core)
 
     def send_half(
         self, topic: str | Message, body: Body = b"", **fields: Unpack[MessageFields]
     ) -> Held:
-        """Have one half message held; ``end`` decides it."""
+        """Send one half message to be held; ``end`` decides it."""
         message = self._filled_in(message_of(topic, body, fields))
         return background().run(self._core.hold(new_transaction_id(), [message]))
 
     def end(self, held: Held, resolution: Resolution) -> Decided:
-        """Decide what is held; the first decision stands, whoever made it."""
+        """Decide a held transaction; the first decision stands, whatever its source."""
         return background().run(self._core.decide(held, resolution))
 
     def send_in_transaction(self, message: Message, arg: object = None) -> Executed:
-        """Hold the message, have the listener run the local transaction, and decide as it says."""
+        """Hold the message, run the listener's local transaction, and decide by its result."""
         listener = self._its_listener()
         if inspect.iscoroutinefunction(listener.execute_local_transaction):
             raise RequestRefused("listener_needs_await", "use an AsyncProducer")
@@ -278,14 +278,14 @@ class Producer(_Producer):
         return background().run(_executed(self._core, held, resolution, failure))
 
     def clean_ledger(self) -> int:
-        """Delete the ledger's rows of transactions that are decided for good; how many."""
+        """Delete ledger rows of durably decided transactions; return how many."""
         return background().run(self._core.clean_ledger())
 
 
 async def _executed(
     core: ProducerCore, held: Held, resolution: Resolution, failure: Exception | None
 ) -> Executed:
-    """Tell the broker what the listener said; if that is lost, a check asks the listener again."""
+    """Send the listener's decision; if that fails, a back-check asks the listener again."""
     decided = None
     if resolution is not Resolution.UNKNOWN:
         try:
@@ -300,7 +300,7 @@ async def _executed(
         broker_name=held.broker_name,
         queue_id=held.queue_id,
         half_offset=held.half_offset,
-        # One that is stored less safely was rolled back, and has raised.
+        # A half message that is stored less safely was rolled back, and ``hold`` raised.
         status=SendStatus.SEND_OK,
         resolution=resolution,
         decided=decided,
@@ -317,7 +317,7 @@ _unclosed: weakref.WeakSet[Producer] = weakref.WeakSet()
 
 
 def _forsake(core: ProducerCore) -> None:
-    """Nobody has the producer any more: leave, without waiting, on whichever thread this is."""
+    """Close a garbage-collected producer without waiting, from any thread."""
     if core.is_started:
         asyncio.run_coroutine_threadsafe(core.close(), background().loop)
 

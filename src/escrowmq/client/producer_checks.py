@@ -1,8 +1,8 @@
-"""How a producer answers back-checks: out of its ledger, or by a function of the user's.
+"""How a producer answers back-checks: from its ledger, or by the user's checker function.
 
-A half message that names a ledger is looked up there and nowhere else; one that names another
-ledger than ours is UNKNOWN and never fenced.  Whatever hangs is not waited for long, and so much of
-it may hang at a time: beyond that, the answer is UNKNOWN at once.
+A half message that names a ledger is looked up only there. If it names another ledger than ours,
+the answer is UNKNOWN, and nothing is fenced. Lookups and checkers may hang, so the wait for each
+has a timeout, and only a limited number run at a time.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
 
 log = event_log(__name__)
 
-#: How long an answer is waited for.
+#: Timeout for a free slot, and again for an answer.
 ANSWER_S = 30.0
-#: Users' functions that run at a time, and look-ups in the ledger.
+#: Maximum number of concurrent checker calls, and of concurrent ledger lookups.
 ASKED_MAX = 8
 LOOK_UPS_MAX = 4
 
 Ask: TypeAlias = (
     "Callable[[Received], Resolution | None] | Callable[[Received], Awaitable[Resolution | None]]"
 )
-"""Knows what became of a half message's transaction; None and an error mean UNKNOWN."""
+"""Returns the outcome of a half message's transaction; None and an error mean UNKNOWN."""
 
 T = TypeVar("T")
 _RESOLUTIONS = {
@@ -52,7 +52,7 @@ _RESOLUTIONS = {
 
 
 class ProducerChecks:
-    """Belongs to one event loop.  It is a Checker."""
+    """The Checker of a producer. Use it from one event loop only."""
 
     def __init__(self, ledger: SqlLedger | None, ask: Ask | None) -> None:
         self._ledger = ledger
@@ -63,7 +63,7 @@ class ProducerChecks:
         self._threads: ThreadPoolExecutor | None = None
 
     async def __call__(self, checks: Sequence[Check]) -> Mapping[str, Answer]:
-        """What became of each, or why that is not known; others are left out."""
+        """Return the outcome of each, or why it is unknown; omit checks without an answer."""
         answers: dict[str, Answer] = {}
         work: list[Coroutine[Any, Any, None]] = []
         with_ledger = [check for check in checks if check.message.properties.get(LEDGER)]
@@ -77,7 +77,7 @@ class ProducerChecks:
                 )
                 for check in checks
                 if not check.message.properties.get(LEDGER)
-                # One that hangs is not asked again meanwhile.
+                # Do not call the checker again while its last call for this transaction hangs.
                 and check.transaction_id not in self._asked
             ]
         await asyncio.gather(*work)
@@ -88,7 +88,7 @@ class ProducerChecks:
     ) -> None:
         ours = await ledger.uuid_async()
         of_ours = [check for check in checks if check.message.properties[LEDGER] == ours]
-        # Checks of one broker in one state of its log share a look-up.
+        # Checks from one epoch of one broker share a lookup.
         for sight, some in _by_sight(of_ours):
             await self._settle(ledger, ours, some, sight, answers)
 
@@ -109,10 +109,10 @@ class ProducerChecks:
             )
             for check in checks
         ]
-        # Apache's broker does not tell its time: the deadline counts from its clock then, and "now"
-        # is ours.  If ours is ahead, a slow transaction is fenced early: its row cannot be written
-        # then, and it rolls back, as the broker is told.  If ours is behind, the fence comes late.
-        # Neither breaks anything, because the fence and the row are one row of one table.
+        # Apache's broker does not send its time, so the deadline is on its clock, and "now" is on
+        # ours. If our clock is ahead, a slow transaction is fenced early: it cannot write its row
+        # and rolls back, which is also what the broker is told. If our clock is behind, the fence
+        # comes late. Both are safe: the fence and the row have the same primary key in one table.
         found = await ledger.settle_async(
             questions, ledger_uuid=ledger_uuid, now_ms=int(time.time() * 1_000), sight=sight
         )
@@ -131,7 +131,7 @@ class ProducerChecks:
             else:
                 loop = asyncio.get_running_loop()
                 answer = await loop.run_in_executor(self._pool(), ask, check.message)
-                # A plain function around an async one, such as a decorator's.
+                # A sync wrapper around an async checker returns its coroutine.
                 if inspect.isawaitable(answer):
                     answer = await answer
         except BaseException as error:
@@ -150,13 +150,13 @@ class ProducerChecks:
 
 
 def _by_sight(checks: Sequence[Check]) -> list[tuple[Sight | None, list[Check]]]:
-    """Checks by the newest history that all of them have seen: one set for each epoch."""
+    """Group checks by epoch, each group with a sight that holds for all of them."""
     by_epoch: dict[tuple[str, str], list[Check]] = {}
     for check in checks:
         lineage = check.sight.lineage if check.sight is not None else None
         key = ("", "") if lineage is None else (lineage.store_id, lineage.epoch)
         by_epoch.setdefault(key, []).append(check)
-    # The earliest is true for all of them: a later one knows only of more decisions.
+    # The earliest sight holds for all of them: a later one only covers more decisions.
     return [
         (min((one.sight for one in some if one.sight), key=_log_end, default=None), some)
         for some in by_epoch.values()
@@ -170,7 +170,7 @@ def _log_end(sight: Sight) -> int:
 async def _noting(
     ask: Callable[[], Awaitable[None]], checks: Sequence[Check], answers: dict[str, Answer]
 ) -> None:
-    """Ask about these checks; after an error they are UNKNOWN with its text, which is logged."""
+    """Answer these checks; after an error they are UNKNOWN with its text, which is logged."""
     try:
         await ask()
     except Exception as error:
@@ -182,7 +182,7 @@ async def _noting(
 
 
 class _Patience:
-    """Waits for work that may hang, and lets only so much of it hang."""
+    """Runs work that may hang: limits the wait, and the number of tasks that run at a time."""
 
     def __init__(self, running_max: int) -> None:
         self._running_max = running_max
@@ -190,7 +190,7 @@ class _Patience:
         self._slots = asyncio.Semaphore(running_max)
 
     async def wait(self, work: Coroutine[Any, Any, None]) -> None:
-        """Wait for work that logs its own errors; late work goes on without us."""
+        """Wait for work that logs its own errors; after the timeout it continues alone."""
         try:
             async with asyncio.timeout(ANSWER_S):
                 await self._slots.acquire()
@@ -209,14 +209,14 @@ class _Patience:
 
 
 def deadline_at_ms(half: Received) -> int:
-    """Until when its sender may commit: what is absent then can be fenced off."""
+    """Return the time until which the sender may commit; an absent row can be fenced after it."""
     since_ms = half.visible_at_ms
     if half.properties.get(TRANSACTION_CHECK_TIMES, "1") != "1":
-        # Apache's broker stores a half message anew with each check; only its birth stays.
+        # Apache's broker stores a half message again at each check; only its born time stays.
         since_ms = min(since_ms, half.born_at_ms)
     allowed = half.properties.get(ALLOWED_MS, "")
     if not allowed.isdecimal():
-        # Nobody of ours wrote it.
+        # The SDK did not write this half message.
         return NEVER_MS
     return ledger_checks.deadline_at_ms(since_ms, int(allowed))
 

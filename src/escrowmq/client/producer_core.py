@@ -1,7 +1,7 @@
-"""What the plain and the async producer share: started when it is first used, on one event loop.
+"""Shared core of the sync and the async producer: it starts on first use, on one event loop.
 
-A process that was forked, and a program that runs a second event loop, get connections of their
-own: those that were open belong to the parent, or to a loop that is gone.
+A forked process, or a program that runs a second event loop, gets new connections: the old ones
+belong to the parent process, or to a loop that is closed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class ProducerCore:
-    """One producer, whichever loop it runs on at the time."""
+    """One producer, on the loop that it currently runs on."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class ProducerCore:
         config: ProducerConfig,
         codec: Codec | None = None,
     ) -> None:
-        # Here and below: what a program needs only when it has a producer is loaded then.
+        # Imported here and below, so that a program loads only the modules that it uses.
         from escrowmq.client.network import name_servers
 
         check_group(group)
@@ -60,7 +60,7 @@ class ProducerCore:
 
     @property
     def is_started(self) -> bool:
-        """Whether brokers know this process."""
+        """Whether the producer has started in this process."""
         return self._is_mine and _value_of(self._starting) is not None
 
     @property
@@ -68,7 +68,7 @@ class ProducerCore:
         return self._process == os.getpid()
 
     async def started(self) -> Producing:
-        """The producer on this loop; Unavailable if nobody is there in time."""
+        """Return the producer on this loop; Unavailable if no name server answers in time."""
         if self._is_closed:
             raise Unavailable("client_closed", "make a new one")
         loop = asyncio.get_running_loop()
@@ -81,7 +81,7 @@ class ProducerCore:
             return known
         if self._starting is None or self._starting.done():
             self._starting = loop.create_task(self._start())
-        # Many may wait for it; one that is cancelled must not take it from the others.
+        # Several callers may wait for it; a cancelled one must not cancel the others.
         return await asyncio.shield(self._starting)
 
     def _check_loop(self) -> None:
@@ -115,14 +115,14 @@ class ProducerCore:
         return producing
 
     async def close(self) -> None:
-        """Wait for what was given, and leave."""
+        """Wait for calls in flight, and unregister."""
         self._is_closed = True
         starting, janitor = self._starting, self._janitor
         if starting is None or not self._is_mine:
             return
         if self._loop is not asyncio.get_running_loop():
             self._check_loop()
-            # That loop is gone, and took its connections with it.
+            # That loop is closed, and its connections with it.
             return
         self._forget()
         if janitor is not None:
@@ -160,7 +160,7 @@ class ProducerCore:
         (await self.started()).roll_back_soon(held)
 
     async def clean_ledger(self) -> int:
-        """Delete the ledger's old rows; how many."""
+        """Delete ledger rows of durably decided transactions; return how many."""
         await self.started()
         if self._janitor is None:
             raise RequestRefused(
@@ -170,7 +170,7 @@ class ProducerCore:
 
 
 def _check_ledger(ledger: object) -> None:
-    """Refuse a URL or an engine in place of a ledger."""
+    """Refuse a URL or an engine where a ledger is needed."""
     if ledger is not None and not hasattr(ledger, "transaction_async"):
         raise RequestRefused(
             "bad_config", "must be a SqlLedger: ledger=SqlLedger(…)", key="producer.ledger",
@@ -179,7 +179,7 @@ def _check_ledger(ledger: object) -> None:
 
 
 def _value_of(task: asyncio.Task[Producing] | None) -> Producing | None:
-    """What a task has come to; None if that is nothing, or not yet."""
+    """Return the result of a task; None if it failed or is not done."""
     if task is None or not task.done() or task.cancelled() or task.exception() is not None:
         return None
     return task.result()

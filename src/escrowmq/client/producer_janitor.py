@@ -1,7 +1,7 @@
-"""Cleans a producer's ledger now and then: rows of transactions that are decided for good.
+"""Regular cleaning of a producer's ledger: it deletes rows of durably decided transactions.
 
-Only brokers of ours can be asked that.  One that cannot be asked ends the round: what it would have
-said is not guessed.
+Only brokers of ours can confirm decisions. If one of them cannot be asked, the round ends: its
+answer is not guessed.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
 log = event_log(__name__)
 
-#: How long a round waits for the brokers' answers about one page of rows.
+#: Timeout for the brokers' answers about one page of rows.
 ANSWERS_S = 30.0
 
 
 class Janitor:
-    """Belongs to one event loop."""
+    """Janitor of one producer. Use it from one event loop only."""
 
     def __init__(self, producing: Producing, ledger: SqlLedger) -> None:
         self._producing = producing
@@ -51,19 +51,19 @@ class Janitor:
             self._task = asyncio.ensure_future(self._clean_again(every_s))
 
     async def close(self) -> None:
-        """End the rounds."""
+        """Stop cleaning."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait((self._task,))
 
     async def clean(self) -> int:
-        """Go once through the ledger; how many rows were deleted."""
+        """Sweep the ledger once; return the number of deleted rows."""
         return await self._ledger.sweep_async(self._confirm)
 
     async def _clean_again(self, every_s: float) -> None:
         while True:
-            # Producers that were started together must not clean together.
-            await asyncio.sleep(every_s * random.uniform(0.5, 1.5))  # noqa: S311 - no secret
+            # Random waits, so that producers that started together do not clean together.
+            await asyncio.sleep(every_s * random.uniform(0.5, 1.5))  # noqa: S311 - not a secret
             try:
                 deleted = await self.clean()
             except Exception as error:  # noqa: BLE001 - the next round tries again
@@ -72,7 +72,7 @@ class Janitor:
                 log.info("ledger_cleaned", extra={"rows_deleted": deleted})
 
     async def _confirm(self, ids: Sequence[str]) -> Confirmed:
-        """Which of these are durably decided, how, and in which history."""
+        """Return which transactions are durably decided, how, and in which history."""
         found: dict[str, Outcome] = {}
         sights: list[Sight] = []
         async with asyncio.timeout(ANSWERS_S):
@@ -103,7 +103,7 @@ class Janitor:
         return answer
 
     async def _sight(self, address: str, epochs: Collection[str]) -> Sight:
-        """The broker's history, seen after it answered under these epochs."""
+        """Return the broker's history, seen after it answered under these epochs."""
         told = await self._ask(address, OwnCode.STATUS, OwnHeader())
         assert isinstance(told, StatusAnswer)
         sight = sight_of(told)

@@ -1,7 +1,7 @@
-"""A producer, on the event loop it belongs to: messages out, transactions held and decided.
+"""A producer on its event loop: it sends messages, and holds and decides transactions.
 
-Which broker and queue a message goes to is chosen here: by its key, so that messages with one key
-stay in order, else in turns.  All messages of a transaction go to one broker.
+It also chooses the broker and the queue of a message: by key, so that messages with one key stay in
+order, else round-robin. All messages of a transaction go to one broker.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 log = event_log(__name__)
 
-#: Of many messages, so many are prepared before the first leave.
+#: ``send_many`` yields to the event loop after this many messages, so that they are sent.
 BEGUN_MAX = 256
 
 
 class Producing:
-    """Belongs to one event loop."""
+    """A started producer. Use it from one event loop only."""
 
     def __init__(
         self,
@@ -58,7 +58,8 @@ class Producing:
         self._deciding: set[asyncio.Future[Decided]] = set()
         self._answers: CheckAnswers | None = None
         if checker is not None:
-            # Whoever cannot answer is no member: a broker would ask it in vain instead of others.
+            # A producer without a checker does not join the group: a broker would back-check it in
+            # vain instead of a member that can answer.
             self.member.producer_groups.add(group)
             from escrowmq.client.check_answers import CheckAnswers
 
@@ -66,11 +67,11 @@ class Producing:
             self.member.handlers[RequestCode.CHECK_TRANSACTION_STATE] = self._answers.asked
 
     async def start(self) -> None:
-        """Make yourself known; Unavailable if there is nobody."""
+        """Register with the brokers; raise Unavailable if no name server answers."""
         await self.member.start()
 
     async def close(self) -> None:
-        """Wait for what was given, and leave."""
+        """Wait for calls in flight, and unregister."""
         if self._deciding:
             await asyncio.wait(self._deciding)
         for broker in self._brokers.values():
@@ -91,14 +92,14 @@ class Producing:
             broker = await self._broker(outgoing.place.address, until)
             return await broker.send(outgoing, until)
         except RequestRefused:
-            # The topic may have changed since the route was asked for.
+            # The topic may have changed since the route was read.
             self.network.forget(message.topic)
             raise
 
     async def send_many(self, messages: Iterable[Message]) -> list[Sent]:
-        """Store ordinary messages, in as few requests as possible; in order where keys are.
+        """Store ordinary messages in as few requests as possible; keyed ones stay in order.
 
-        Each is tried, and then the first error is raised: the others may have been stored.
+        All are tried, then the first error is raised; the other messages may have been stored.
         """
         until = self._until()
         routes: dict[str, Route] = {}
@@ -112,9 +113,9 @@ class Producing:
                 except EscrowError as error:
                     errors.append(error)
                 if number % BEGUN_MAX == 0:
-                    # The broker has something to do while we prepare the rest.
+                    # The broker works on these while we prepare the rest.
                     await asyncio.sleep(0)
-            # One after the other: they come together, and most are there when they are looked at.
+            # Awaiting one by one is cheap: requests are shared, so most futures are done by then.
             for future in sending:
                 try:
                     sent.append(await future)
@@ -126,7 +127,7 @@ class Producing:
             raise
         if errors:
             for topic in routes:
-                # The topics may have changed since the routes were asked for.
+                # The topics may have changed since the routes were read.
                 self.network.forget(topic)
             raise errors[0]
         return sent
@@ -134,7 +135,7 @@ class Producing:
     async def _begin(
         self, message: Message, routes: dict[str, Route], until: float
     ) -> asyncio.Future[Sent]:
-        """Give a message to its broker, and do not wait."""
+        """Give a message to its broker without waiting for the result."""
         route = routes.get(message.topic)
         if route is None:
             route = routes[message.topic] = await self._route(message.topic, until)
@@ -156,7 +157,7 @@ class Producing:
     ) -> Held:
         """Hold half messages of a transaction; they are durable when this returns.
 
-        The first request has number 0; further ones go to the same broker's address.
+        The first request has number 0. Later requests must go to the address of the same broker.
         """
         if not messages:
             raise RequestRefused("no_messages", "a transaction holds at least one message")
@@ -184,14 +185,14 @@ class Producing:
         return await broker.hold(holding, until)
 
     async def decide(self, held: Held, resolution: Resolution) -> Decided:
-        """Commit or roll back; the first decision stands, whoever made it.
+        """Commit or roll back; the first decision stands, whatever its source.
 
-        It goes on if whoever waits for it is cancelled: the local transaction has ended already.
+        It continues if the caller is cancelled, because the local transaction has already ended.
         """
         return await asyncio.shield(self._decide_soon(held, resolution))
 
     def roll_back_soon(self, held: Held) -> None:
-        """Tell the broker without waiting; if it does not hear that, a check finds out."""
+        """Send a rollback without waiting; if it is lost, a back-check finds out."""
 
         def note(deciding: asyncio.Future[Decided]) -> None:
             error = None if deciding.cancelled() else deciding.exception()
@@ -217,7 +218,7 @@ class Producing:
         after_s = self.config.check_after_s
         return None if after_s is None else int(after_s * 1_000)
 
-    # Where to.
+    # Routing.
 
     def _until(self) -> float:
         return asyncio.get_running_loop().time() + self.config.timeout_s
@@ -231,7 +232,7 @@ class Producing:
     async def _places(
         self, keyed: Sequence[tuple[str, str]], until: float, address: str = ""
     ) -> list[Place]:
-        """A queue for each (topic, key), all on one broker: that at the address, if given."""
+        """Return a queue for each (topic, key), all on one broker; on ``address`` if given."""
         routes = {topic: await self._route(topic, until) for topic in {one for one, _ in keyed}}
         if address:
             routes = {topic: _at(route, address) for topic, route in routes.items()}
@@ -254,7 +255,7 @@ class Producing:
         return places
 
     def _place(self, places: Sequence[Place], key: str) -> Place:
-        # A key that is not UTF-8 is refused with its message's properties.
+        # A key that is not valid UTF-8 is refused later, with the message's properties.
         turn = crc32(key.encode(errors="surrogatepass")) if key else next(self._turn)
         return places[turn % len(places)]
 
@@ -282,7 +283,7 @@ class Producing:
         return await until_done(lambda: self.broker(address), until, is_repeatable=True)
 
     async def broker(self, address: str) -> Broker:
-        """The broker at an address, ours or Apache's: it is asked once which."""
+        """Return the broker at an address; ask it once whether it is ours or Apache's."""
         known = self._brokers.get(address)
         if known is not None:
             return known
@@ -291,11 +292,11 @@ class Producing:
             asking = asyncio.ensure_future(self._ask_which(address))
             self._asking[address] = asking
             asking.add_done_callback(lambda _: self._asking.pop(address, None))
-        # Many may wait for it; one that is cancelled must not take it from the others.
+        # Several callers may wait for it; a cancelled one must not cancel the others.
         return await asyncio.shield(asking)
 
     async def _ask_which(self, address: str) -> Broker:
-        # Here, because a program that imports us may never get so far.
+        # Imported here, because a program that imports the SDK may never connect.
         from escrowmq.client.apache_broker import ApacheBroker
         from escrowmq.client.own_broker import OwnBroker
         from escrowmq.protocol.own import OwnCode

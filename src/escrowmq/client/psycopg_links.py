@@ -1,4 +1,4 @@
-"""Connections of psycopg 3, plain and awaited, as links."""
+"""psycopg 3 connections, sync and async, as links."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class _PsycopgFacts:
 
     @property
     def is_in_callers_block(self) -> bool:
-        # psycopg counts its "with connection.transaction()" blocks and shows the count to nobody.
+        # psycopg counts its open "with connection.transaction()" blocks in a private attribute.
         return bool(self._facts._num_transactions)  # noqa: SLF001
 
     @property
@@ -41,7 +41,7 @@ class _PsycopgFacts:
         return self._facts.info.transaction_status == TransactionStatus.INERROR
 
     def _is_commit_its_own(self, base: str) -> bool:
-        """Whether to call commit(): the user's, or one that refuses or has nothing to do."""
+        """Whether to call commit(): it is overridden, will refuse, or has nothing to commit."""
         import psycopg
 
         return (
@@ -52,7 +52,7 @@ class _PsycopgFacts:
 
 
 class PsycopgLink(_PsycopgFacts):
-    """A connection of psycopg 3."""
+    """A sync connection of psycopg 3."""
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         super().__init__(connection)
@@ -65,7 +65,7 @@ class PsycopgLink(_PsycopgFacts):
             return Result(cursor.fetchall() if cursor.description else (), cursor.rowcount)
 
     def commit(self) -> None:
-        """Commit by a statement: what psycopg offers for it does not look at the answer."""
+        """Commit by a statement: psycopg's own method ignores the server's response."""
         try:
             if self._is_commit_its_own("Connection"):
                 if self._is_aborted:
@@ -84,7 +84,7 @@ class PsycopgLink(_PsycopgFacts):
     def _cursor(self) -> psycopg.Cursor[Any]:
         import psycopg
 
-        # A cursor of our own: the user's row and cursor factories must not change what we read.
+        # Our own cursor: the user's row and cursor factories must not change what we read.
         return psycopg.Cursor(self.connection, row_factory=psycopg.rows.tuple_row)
 
     def rollback(self) -> None:
@@ -104,7 +104,7 @@ class PsycopgLink(_PsycopgFacts):
 
 
 class AsyncPsycopgLink(_PsycopgFacts):
-    """An awaited connection of psycopg 3."""
+    """An async connection of psycopg 3."""
 
     def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
         super().__init__(connection)
@@ -118,7 +118,7 @@ class AsyncPsycopgLink(_PsycopgFacts):
             return Result(rows, cursor.rowcount)
 
     async def commit(self) -> None:
-        """Commit by a statement: what psycopg offers for it does not look at the answer."""
+        """Commit by a statement: psycopg's own method ignores the server's response."""
         try:
             if self._is_commit_its_own("AsyncConnection"):
                 if self._is_aborted:
@@ -152,7 +152,7 @@ class AsyncPsycopgLink(_PsycopgFacts):
 
 
 def check_answer(status: str | None) -> None:
-    """Tell a COMMIT from what PostgreSQL makes of one after a statement failed: a ROLLBACK."""
+    """Raise if PostgreSQL answered COMMIT with ROLLBACK, as it does after a failed statement."""
     if status == "ROLLBACK":
         raise CommitRefused(aborted())
 

@@ -1,7 +1,7 @@
-"""One queue of a consumer: messages are pulled, handed on, and done in any order.
+"""Reader of one queue: it pulls messages and delivers them; they finish in any order.
 
-At most one pull's worth of messages waits here.  What is stored as the group's offset is the first
-message that is not done, so a crash brings back what was open and nothing else is lost.
+At most one pull of messages waits here. The stored offset of the group is that of the first
+unfinished message, so after a crash the unfinished messages are delivered again and none is lost.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ if TYPE_CHECKING:
 log = event_log(__name__)
 
 PULLED_MAX = 32
-#: How long the broker may keep a pull that finds nothing, and how long its answer is waited for.
+#: How long the broker may hold a pull that finds nothing, and the timeout of its response.
 WAIT_MS = 15_000
 ANSWER_S = 30.0
 RETRY_S = 1.0
-#: Messages of one queue that were taken and are not done.
+#: Maximum number of unfinished messages of one queue.
 OPEN_MAX = 1_000
 
 _MAY_WAIT = 0x2
 _HAS_SUBSCRIPTION = 0x4
 
 Deliver = Callable[["QueueReader", "Received"], Awaitable[None]]
-"""Takes a message; returns when the next may be taken."""
+"""Takes a message; returns when the next one may be taken."""
 
 
 class QueueReader:
-    """From ``start`` to ``stop``."""
+    """Reader of one queue; it runs from ``start`` to ``stop``."""
 
     def __init__(
         self, network: Network, group: str, place: Place, expression: str, log: ConsumerLog
@@ -57,30 +57,30 @@ class QueueReader:
         self.progress = Progress(0)
         self._stored = -1
         self._task: asyncio.Task[None] | None = None
-        #: Messages that are with their handlers.
+        #: Tasks of the messages in handlers.
         self._handling: set[asyncio.Task[None]] = set()
-        #: Its offset was set from outside: what it knows must not be stored.
+        #: The group's offset was reset, so this reader must not store its own.
         self.is_discarded = False
 
     def start(self, offset: int, deliver: Deliver) -> None:
-        """Read from here on."""
+        """Start to read at this offset."""
         self.progress = Progress(offset)
         self._task = asyncio.ensure_future(self._run(deliver))
 
     def begin(self, handling: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        """Handle a message beside the others; ``stop`` waits for it."""
+        """Handle a message concurrently with others; ``stop`` waits for it."""
         task = asyncio.ensure_future(handling)
         self._handling.add(task)
         task.add_done_callback(self._handling.discard)
         return task
 
     async def stop(self, wait_s: float) -> None:
-        """Take nothing more; wait for the handlers, but not for ever."""
+        """Take no more messages, and wait up to ``wait_s`` for handlers."""
         assert self._task is not None
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         if self._handling:
-            # What is not done by then comes again.
+            # Messages that are not done by then are delivered again.
             _, late = await asyncio.wait(self._handling, timeout=wait_s)
             for task in late:
                 task.cancel()
@@ -88,7 +88,7 @@ class QueueReader:
     async def _run(self, deliver: Deliver) -> None:
         while True:
             if self.progress.open >= OPEN_MAX:
-                # Nobody takes them: more would only be kept here.
+                # Handlers are behind; pulling more would only grow the backlog here.
                 await asyncio.sleep(RETRY_S)
                 continue
             try:
@@ -105,7 +105,8 @@ class QueueReader:
                 self.progress.take(message.queue_offset)
                 await deliver(self, message)
             if next_offset < self.progress.next_offset and self._handling:
-                # Other messages come with the same offsets: an old one must not mark them done.
+                # The group was moved back. Other messages may get the same offsets, and an old
+                # handler must not mark them done.
                 await asyncio.wait(self._handling)
             self.progress.go_on(next_offset)
 
@@ -133,11 +134,11 @@ class QueueReader:
         return [received(one, self.place.broker_name) for one in stored], next_offset
 
     def finish(self, message: Received) -> None:
-        """A message is done."""
+        """Mark a message as done."""
         self.progress.finish(message.queue_offset)
 
     async def store_offset(self) -> None:
-        """Tell the broker how far the group is, if that is news."""
+        """Store the group's offset at the broker, if it has changed."""
         offset = self.progress.committed
         if offset == self._stored or self.is_discarded:
             return
@@ -170,7 +171,7 @@ _PULLED = (
 
 
 def _tags_of(expression: str) -> frozenset[str]:
-    """The tags themselves: brokers filter by a number that two of them may share."""
+    """Return the tags to compare here: brokers filter by a hash, which two tags may share."""
     if expression in ("", "*"):
         return frozenset()
     return frozenset(part.strip() for part in expression.split("||"))

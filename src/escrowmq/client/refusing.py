@@ -1,4 +1,4 @@
-"""What a broker's answer says about who must act.  Light: tools that ask once import it."""
+"""Errors for a broker's responses. This module stays light: small tools import it."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _RETRIABLE = (
 
 
 def refuse_unless_done(answer: Frame) -> Frame:
-    """Raise what the broker refused, as the kind of error that says who must act.
+    """Return a successful response; raise a refusal as the error kind that says who must act.
 
-    Our own broker begins its remark with the error's code; Apache's says what it likes.
+    Our own broker starts its remark with the error's code; Apache's remark is free text.
     """
     if answer.code == ResponseCode.SUCCESS:
         return answer

@@ -1,12 +1,12 @@
 """Marks that tell which messages of a block survived their savepoints.
 
-A savepoint made by hand cannot be seen from outside.  So each message leaves a mark in the user's
-own transaction: a rollback to a savepoint takes back the marks that were made after it, together
-with the rows.  At the end of the block, the messages that still have their mark are sent.
+A savepoint made by hand is invisible to the SDK. So each message leaves a mark in the user's own
+transaction: a rollback to a savepoint removes the marks that were made after it, together with the
+rows. At the end of the block, the messages that still have their mark are sent.
 
 PostgreSQL keeps the marks in a setting that is local to the transaction, SQLite in a temporary
-table of the connection.  Neither needs a table in the user's database, takes a lock, or is seen by
-another transaction (``docs/adr/0022-messages-belong-to-their-savepoint.md``).
+table of the connection. Neither needs a table in the user's database, takes a lock, or is visible
+to another transaction (``docs/adr/0022-messages-belong-to-their-savepoint.md``).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PG_MARK = f"SELECT set_config('escrowmq.sent', {_PG_MARKS} || CAST(? AS text), 
 _PG_READ = f"SELECT {_PG_MARKS}"
 _PG_FORGET = "SELECT set_config('escrowmq.sent', '', true)"
 
-# Made each time: a rollback to a savepoint may have taken the table back.
+# Created each time, because a rollback to a savepoint may have removed the table.
 _SQLITE_TABLE = "CREATE TEMP TABLE IF NOT EXISTS escrowmq_marker (number integer PRIMARY KEY)"
 _SQLITE_MARK = "INSERT INTO temp.escrowmq_marker VALUES "
 _SQLITE_READ = "SELECT number FROM temp.escrowmq_marker"
@@ -42,14 +42,14 @@ def marking(dialect: Dialect, numbers: Iterable[int]) -> list[Statement]:
     """Return the statements that mark messages."""
     if dialect is POSTGRESQL:
         return [(_PG_MARK, ("".join(f"{number}," for number in numbers),))]
-    # Values, not json_each(): that belongs to the main database and would begin a read there.  In
-    # WAL mode the user's first write then fails if another connection has committed since.
+    # Values, not json_each(): that belongs to the main database and would begin a read there. In
+    # WAL mode the user's first write would then fail if another connection has committed since.
     values = ",".join(f"({number:d})" for number in numbers)
     return [(_SQLITE_TABLE, ()), (_SQLITE_MARK + values, ())]
 
 
 def reading(dialect: Dialect) -> list[Statement]:
-    """Return the statements of which the last one reads the marks."""
+    """Return the statements that read the marks; the last one returns them."""
     return [(_PG_READ, ())] if dialect is POSTGRESQL else [(_SQLITE_TABLE, ()), (_SQLITE_READ, ())]
 
 
@@ -59,21 +59,21 @@ def forgetting(dialect: Dialect) -> Statement:
 
 
 def numbers_in(dialect: Dialect, found: Result) -> frozenset[int]:
-    """Return the messages whose marks were read."""
+    """Return the numbers of the messages whose marks were read."""
     if dialect is POSTGRESQL:
         return frozenset(map(int, found.rows[0][0].split(",")[:-1]))
     return frozenset(row[0] for row in found.rows)
 
 
 class SoonMarks:
-    """Marks of an awaited connection that are written before its next statement.
+    """Marks on an async connection that are written just before its next statement.
 
-    ``tx.send`` cannot await.  Savepoints change by statements alone, so a mark that is written
-    before the next statement is in the right one.  If no statement follows, none is needed.
+    ``tx.send`` cannot await. Only statements change savepoints, so a mark that is written before
+    the next statement is in the right savepoint. If no statement follows, no mark is needed.
     """
 
     def __init__(self, connection: object, block: Block, dialect: Dialect) -> None:
-        # A pool of asyncpg's gives a connection in a wrapper.
+        # asyncpg's pool wraps the connection.
         self._connection: Any = getattr(connection, "_con", connection)
         self._block = block
         self._dialect = dialect
@@ -83,7 +83,7 @@ class SoonMarks:
         self._protocol: Any = None
 
     def add(self, number: int) -> None:
-        """Keep a mark until the next statement."""
+        """Schedule a mark for the next statement."""
         self._block.check_open()
         self._numbers.append(number)
         if self._method == "wait":
@@ -97,10 +97,10 @@ class SoonMarks:
             )
 
     def take(self) -> list[int]:
-        """Return what is not written, and let statements pass as before."""
+        """Return the unwritten marks, and restore the driver's own method."""
         taken, self._numbers = self._numbers, []
         if self._method == "_protocol":
-            # A connection that broke has none any more.
+            # A broken connection has no protocol any more.
             if isinstance(self._connection._protocol, _Watched):  # noqa: SLF001
                 self._connection._protocol = self._protocol  # noqa: SLF001
             self._protocol = None
@@ -109,14 +109,14 @@ class SoonMarks:
         return taken
 
     async def surviving(self, look: Callable[[], Awaitable[frozenset[int]]]) -> frozenset[int]:
-        """Find the messages whose savepoints were not rolled back; ``look`` reads the marks."""
-        # What no statement has followed needs no mark.
+        """Return the messages whose savepoints were not rolled back; ``look`` reads the marks."""
+        # A message that no statement has followed needs no mark.
         unwritten = frozenset(self._unwritten())
         self._block.surviving = await look() | unwritten
         return self._block.surviving
 
     def end(self) -> None:
-        """Write no more marks: the messages are held."""
+        """Stop writing marks, because the messages are held."""
         self._block.surviving -= frozenset(self.take())
 
     def _unwritten(self) -> Sequence[int]:
@@ -129,15 +129,15 @@ class SoonMarks:
         return self._numbers
 
     async def _before_psycopg(self, steps: Any, *rest: Any, **named: Any) -> Any:  # noqa: ANN401
-        """Stand in for the connection's wait(), which every statement comes through."""
+        """Replace the connection's wait(), which every statement passes through."""
         from psycopg.pq import TransactionStatus
 
         connection, wait = self._connection, type(self._connection).wait
         status = connection.pgconn.transaction_status
-        # In a pipeline the mark is queued; otherwise an active connection is inside a COPY.
+        # In a pipeline the mark is queued. Without one, an active connection is inside a COPY.
         if connection._pipeline is not None or status != TransactionStatus.ACTIVE:  # noqa: SLF001
             numbers = self._take_written()
-            # A transaction that has failed can only be rolled back, and its messages with it.
+            # A failed transaction can only be rolled back, and its messages with it.
             if status not in {TransactionStatus.INERROR, TransactionStatus.IDLE}:
                 ((sql, (marks,)),) = marking(self._dialect, numbers)
                 command = sql.replace("?", f"'{marks}'").encode()
@@ -147,7 +147,7 @@ class SoonMarks:
         return await wait(connection, steps, *rest, **named)
 
     async def _before_aiosqlite(self, work: Any, *rest: Any, **named: Any) -> Any:  # noqa: ANN401
-        """Stand in for the connection's queue of work, which every statement goes through."""
+        """Replace the connection's queue of work, which every statement passes through."""
         connection, queue = self._connection, type(self._connection)._execute  # noqa: SLF001
         numbers = self._take_written()
         if connection.in_transaction:
@@ -157,7 +157,7 @@ class SoonMarks:
         return await queue(connection, work, *rest, **named)
 
     async def _before_asyncpg(self, protocol: Any) -> None:  # noqa: ANN401 - compiled, untyped
-        """Come before the next request to the server."""
+        """Write the marks before the next request to the server."""
         has_failed = sys.modules["asyncpg"].InFailedSQLTransactionError
         numbers = self._take_written()
         if not numbers or not protocol.is_in_transaction():
@@ -165,27 +165,27 @@ class SoonMarks:
         ((sql, (marks,)),) = marking(self._dialect, numbers)
 
         async def mark() -> None:
-            # As above, what was sent in a transaction that has failed is rolled back with it.
+            # A failed transaction is rolled back, and its messages with it.
             with suppress(has_failed):
                 await protocol.query(sql.replace("?", f"'{marks}'"), None)
 
         await self._write(mark)
 
     def _take_written(self) -> list[int]:
-        """Return the marks to write now; those that no transaction takes are gone."""
+        """Return the marks to write now; they are dropped if no transaction can take them."""
         taken = self.take()
         if taken:
             self._block.note_marked()
         return taken
 
     async def _write(self, work: Callable[[], Any]) -> None:
-        # An interrupted statement may have been done or not: which messages survive is unknown.
+        # An interrupted statement may have run or not, so the surviving messages are unknown.
         self._is_any_lost, was_lost = True, self._is_any_lost
         await work()
         self._is_any_lost = was_lost
 
 
-#: What asyncpg asks a server for; the rest of its protocol leaves the transaction alone.
+#: asyncpg's requests to a server; the rest of its protocol does not affect the transaction.
 _ASYNCPG_REQUESTS = frozenset(
     {
         "query",
@@ -201,7 +201,7 @@ _ASYNCPG_REQUESTS = frozenset(
 
 
 class _Watched:
-    """Stands in for the protocol of an asyncpg connection, which has no attributes to spare."""
+    """Proxy for an asyncpg connection's protocol, whose methods cannot be replaced."""
 
     def __init__(self, protocol: Any, before: Callable[[Any], Awaitable[None]]) -> None:  # noqa: ANN401
         self._protocol = protocol
@@ -220,7 +220,7 @@ class _Watched:
 
 
 def _method_of(connection: object) -> str:
-    """Name the part of a driver's connection that all its statements come through."""
+    """Return the attribute of a driver's connection that all its statements pass through."""
     psycopg, aiosqlite = sys.modules.get("psycopg"), sys.modules.get("aiosqlite")
     asyncpg = sys.modules.get("asyncpg")
     if asyncpg is not None and isinstance(connection, asyncpg.Connection):

@@ -1,8 +1,8 @@
 """Settling one transaction by hand, through its ledger and its fence.
 
-A person's word counts for as much as a check's: what the ledger says is looked up first, a rollback
-of what is absent is made certain by a fence, and a decision against the ledger is refused unless it
-is forced, which goes on record.
+An operator's decision follows the same rules as a back-check. The ledger is read first, and a
+fence makes the rollback of an absent transaction certain. A decision against the ledger is refused
+unless it is forced, and the broker records that it was.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from escrowmq.protocol.own_rows import TransactionRow
 
 FORCED = "(forced; "
-"""Before what the ledger said, at the end of the reason of a decision that was forced."""
+"""Precedes the ledger's answer at the end of the reason of a forced decision."""
 
-#: In these a transaction waits for a decision.
+#: States in which a transaction waits for a decision.
 _OPEN = ("prepared", "parked")
 _AGREES = {Resolution.COMMIT: Outcome.COMMITTED, Resolution.ROLLBACK: Outcome.ROLLED_BACK}
 _NOT_GIVEN = Answer(Outcome.UNKNOWN, "not_given")
@@ -51,19 +51,19 @@ def settle_by_hand(
     by: str,
     force: bool = False,
 ) -> SettleAnswer:
-    """Commit or roll back a transaction, which is named by a half message of it or by its id.
+    """Commit or roll back a transaction, given by one of its half messages or by its id.
 
-    With both, the half message counts, and must be one of that transaction.
-    ``ledgers`` are the databases that can be read, by their UUIDs.  With ``force`` a rollback is
-    fenced before its deadline too, and whatever the ledger says is overridden.
+    If both are given, the half message counts, and must belong to that transaction.
+    ``ledgers`` are the readable ledgers, by their UUIDs. With ``force``, a rollback is fenced even
+    before its deadline, and any answer of the ledger is overridden.
 
     Raises:
-        RequestRefused: ``against_ledger``, with what the ledger says, or ``other_history`` if the
-            half message is another transaction's; nothing was decided.
+        RequestRefused: ``against_ledger``, with the ledger's answer, or ``other_history`` if the
+            half message belongs to another transaction. Nothing was decided.
     """
-    # The broker cuts a long reason at its end, where it says that it was forced.
+    # The broker truncates a long reason, and the note that it was forced is at the end.
     reason = reason[: SHOWN_CHARS_MAX // 2]
-    # Seen first: whatever is undecided afterwards was undecided then.
+    # Read the status first: a transaction that is undecided afterwards was undecided then.
     status = calls.call(OwnCode.STATUS).header
     assert isinstance(status, StatusAnswer)
     named = TransactionHeader(
@@ -113,9 +113,10 @@ def settle_by_hand(
 def what_the_ledger_says(
     ledgers: Mapping[str, SqlLedger], told: LifeLineAnswer
 ) -> tuple[Answer, frozenset[Resolution]]:
-    """What is in a transaction's ledger, only read; and which decisions that allows.
+    """Read a transaction's ledger; return its answer and the decisions that it allows.
 
-    What is absent can be rolled back past its deadline, by a fence that is not made here.
+    An absent transaction can be rolled back past its deadline, by a fence that is not written
+    here.
     """
     if not told.ledger or told.state not in _OPEN:
         return _NO_LEDGER, frozenset(_AGREES)
@@ -138,9 +139,9 @@ def foresee_many(
     *,
     force: bool = False,
 ) -> dict[int, Answer]:
-    """What the ledgers would say if these transactions were settled so; by half offset.
+    """Return the ledgers' answers if these transactions were settled so, by half offset.
 
-    Nothing is written.  The rows have their ids, and ``status`` was asked for before them.
+    Nothing is written. The rows must have their ids, and ``status`` must be older than the rows.
     """
     sight, now_ms = sight_of(status), status.now_ms
     by_ledger: dict[str, list[Question]] = {}
@@ -170,7 +171,7 @@ def foresee_many(
 
 
 def is_agreed(said: Answer, resolution: Resolution, ledger: str) -> bool:
-    """Whether a decision by hand goes through without force."""
+    """Whether a decision by hand succeeds without force."""
     return not ledger or said.outcome is _AGREES.get(resolution)
 
 
@@ -183,7 +184,7 @@ def _look_up(
     *,
     force: bool,
 ) -> Answer:
-    """What the ledger says; for a rollback, what is absent past its deadline is fenced first."""
+    """Return the ledger's answer; for a rollback, first fence what is absent past its deadline."""
     if ledger is None:
         return _NOT_GIVEN
     listing = ListTransactionsHeader(
@@ -195,7 +196,7 @@ def _look_up(
     for row in listed.rows:
         deadline_ms = deadline_at_ms(row.stored_at_ms, row.allowed_ms)
     if force:
-        # Early is safe: whoever comes later with the row cannot commit.
+        # An early fence is safe: a producer that writes the row later cannot commit.
         deadline_ms = now_ms - 1
     question = Question(told.transaction_id, told.producer_group, deadline_ms, told.half_offset)
     if resolution is Resolution.ROLLBACK:

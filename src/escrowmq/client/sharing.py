@@ -1,7 +1,7 @@
-"""Which queues a member of a consumer group reads, and how far it has come in one.
+"""Assignment of queues to the members of a consumer group, and progress in one queue.
 
-Everybody in a group computes the same from the same lists, as RocketMQ's own clients do, so they
-need not talk to each other and may share a group with ours.
+Each member computes the same assignment from the same lists, as RocketMQ's own clients do. So
+members need no coordination, and RocketMQ's clients may be in the same group.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ T = TypeVar("T")
 
 
 def share(queues: Sequence[T], client_ids: Sequence[str], me: str) -> list[T]:
-    """My part of the queues: neighbours, as even as can be; both lists are in order."""
+    """Return my share: adjacent queues, evenly divided; both lists must be sorted."""
     if me not in client_ids:
-        # The broker has not heard of me yet: whatever I took, somebody else has it too.
+        # The broker does not know me yet, so other members still read all queues.
         return []
     index = client_ids.index(me)
     each, rest = divmod(len(queues), len(client_ids))
@@ -24,34 +24,34 @@ def share(queues: Sequence[T], client_ids: Sequence[str], me: str) -> list[T]:
 
 
 class Progress:
-    """The offsets of one queue that were taken, and those of them that are done."""
+    """The offsets of one queue that were taken, and which of them are done."""
 
     def __init__(self, offset: int) -> None:
-        #: Where to read on.
+        #: The offset to read next.
         self.next_offset = offset
-        #: Taken and not done, in order.
+        #: Offsets taken and not done, in order.
         self._open: dict[int, None] = {}
 
     def take(self, offset: int) -> None:
-        """A message is handed to its handler."""
+        """Note that a message was given to its handler."""
         self._open[offset] = None
 
     def finish(self, offset: int) -> None:
-        """It need not come again."""
+        """Note that a message is done."""
         self._open.pop(offset, None)
 
     def go_on(self, offset: int) -> None:
-        """Read on from here.  Back means that the group was sent there: all comes again."""
+        """Continue at this offset. A lower one means that the group was moved back to it."""
         if offset < self.next_offset:
             self._open.clear()
         self.next_offset = offset
 
     @property
     def open(self) -> int:
-        """How many were taken and are not done."""
+        """The number of messages that were taken and are not done."""
         return len(self._open)
 
     @property
     def committed(self) -> int:
-        """Everything before it is done: where to go on after a restart."""
+        """The offset to resume at after a restart: every message before it is done."""
         return next(iter(self._open), self.next_offset)

@@ -1,7 +1,7 @@
-"""The driver's COMMIT below SQLAlchemy, and its answer.
+"""The driver's COMMIT below SQLAlchemy, and its response.
 
-What ``Session.commit`` and ``Connection.commit`` raise may also come from a flush before COMMIT or
-from a listener after it.  What is raised here is the answer to COMMIT itself.
+Errors from ``Session.commit`` and ``Connection.commit`` may also come from a flush before COMMIT or
+from a listener after it. An error from here is the response to COMMIT itself.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from escrowmq.client.database_errors import (
 from escrowmq.client.ledger_sql import SQLITE
 from escrowmq.client.links import SqlAlchemyLink
 
-#: As libpq numbers it, for psycopg 2 and 3.
+#: libpq's value, for psycopg 2 and 3.
 _IN_ERROR = 3
 
 
 class DriverLink(SqlAlchemyLink):
-    """Commits and rolls back below SQLAlchemy, from within its commit event."""
+    """Link that commits and rolls back below SQLAlchemy, from within its commit event."""
 
     def commit(self) -> None:
-        """Commit on the driver's connection; errors are those that SQLAlchemy would raise."""
+        """Commit on the driver's connection; raise the errors that SQLAlchemy would raise."""
         try:
             self.check_not_aborted()
             self.connection.connection.commit()
@@ -41,11 +41,11 @@ class DriverLink(SqlAlchemyLink):
             raise CommitRefused(raised) from error
 
     def rollback(self) -> None:
-        """Roll back on the driver's connection: SQLAlchemy takes its transaction for ended."""
+        """Roll back on the driver's connection: for SQLAlchemy the transaction has ended."""
         self.connection.connection.rollback()
 
     def check_not_aborted(self) -> None:
-        """Refuse what PostgreSQL would roll back, without an error, when told to commit."""
+        """Refuse a transaction that PostgreSQL would silently roll back at COMMIT."""
         if self.dialect is SQLITE:
             return
         if self._is_aborted():
@@ -57,7 +57,7 @@ class DriverLink(SqlAlchemyLink):
         status = getattr(getattr(driver, "info", None), "transaction_status", None)
         if status is not None:
             return bool(status == _IN_ERROR)
-        # asyncpg tells nobody: ask the server.
+        # asyncpg does not expose it, so ask the server.
         try:
             self.execute("SELECT 1")
         except Exception as error:

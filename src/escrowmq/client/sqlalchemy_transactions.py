@@ -1,10 +1,9 @@
-"""The user's transaction in SQLAlchemy's sessions and connections that are waited for.
+"""The user's transaction on SQLAlchemy's sync sessions and connections.
 
-Where the caller's own ``with`` block commits, our part hangs on SQLAlchemy's events.  A session's
-``before_commit`` also fires for savepoints, and there is no event after a connection's COMMIT; so
-we go by the connection's ``commit`` event, which fires for the outermost level alone, issue the
-driver's COMMIT there ourselves and see what comes of it.  The one that SQLAlchemy then issues
-finds nothing left to do.
+If the caller's own ``with`` block commits, our part runs in SQLAlchemy's events. A session's
+``before_commit`` also fires for savepoints, and no event fires after a connection's COMMIT. So we
+use the connection's ``commit`` event, which fires only for the outermost level. There we issue the
+driver's COMMIT ourselves and check its result. SQLAlchemy's own COMMIT then has nothing to do.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ from escrowmq.model.errors import OutcomeUnknown, RequestRefused
 
 
 class _Hooks:
-    """The block that a session or connection is in.
+    """Listeners of a session or connection, with the block that it is currently in.
 
-    Listeners are set once for each object and stay: one that takes itself away while it is called
-    disturbs SQLAlchemy's loop over them.
+    They are added once per object and stay: a listener that removes itself while it is called
+    breaks SQLAlchemy's loop over the listeners.
     """
 
     def __init__(self) -> None:
@@ -51,7 +50,7 @@ class _Hooks:
 
     def after_transaction_create(self, session: Session, transaction: SessionTransaction) -> None:
         if self.current is not None and self.current.is_open and transaction.nested:
-            # SQLAlchemy would wait for the first statement, and put a mark before the savepoint.
+            # SQLAlchemy delays a savepoint until the first statement; a mark would come before it.
             session.connection()
 
     def after_commit(self, session: Session) -> None:
@@ -72,7 +71,7 @@ class _Hooks:
 
 
 _ATTRIBUTE = "_escrowmq_hooks"
-#: In the ``info`` of a session that joins a test's transaction; ``escrowmq.testing`` puts it there.
+#: Key in the ``info`` of a session that joins a test's transaction; ``escrowmq.testing`` sets it.
 JOINED = "escrowmq_joins_test"
 _SESSION_EVENTS = (
     "before_commit",
@@ -95,7 +94,7 @@ def _hooks_of(target: Session | Connection) -> _Hooks:
 
 
 class SqlAlchemyTransaction:
-    """On a session or connection that is waited for."""
+    """Adapter for a sync session or connection."""
 
     def __init__(self, database: Session | Connection, row: Row, max_duration_ms: int) -> None:
         self.is_commit_owned_by_caller = False
@@ -108,7 +107,7 @@ class SqlAlchemyTransaction:
         self._is_joined = False
 
     def begin(self, now_ms: int) -> None:
-        """Refuse at once what cannot work, and hang on the events."""
+        """Begin, refuse what cannot work, and attach to the events."""
         self.check_outermost()
         database = self._database
         if isinstance(database, Session):
@@ -120,7 +119,7 @@ class SqlAlchemyTransaction:
         else:
             if isinstance(database.get_transaction(), TwoPhaseTransaction):
                 raise _two_phase()
-            # Set while a "with connection.begin()" or "with engine.begin()" is around us.
+            # Set while the caller is in "with connection.begin()" or "with engine.begin()".
             self.is_commit_owned_by_caller = database._trans_context_manager is not None  # noqa: SLF001
             self._link = SqlAlchemyLink(database)
         hooks = [_hooks_of(target) for target in {database, self._link.connection}]
@@ -145,27 +144,27 @@ class SqlAlchemyTransaction:
         return self._block.stage in {Stage.OPEN, Stage.ROW_WRITTEN, Stage.COMMITTING}
 
     def check_outermost(self) -> None:
-        """Refuse while a savepoint is open: its rollback would not take a message back."""
+        """Refuse while a savepoint is open: its rollback would not withdraw a message."""
         if self._database.in_nested_transaction():
             raise RequestRefused(
                 "savepoint_open", "only at the outermost level, outside savepoints"
             )
 
     def mark(self, numbers: Sequence[int]) -> None:
-        """Mark messages in the savepoint that is open now."""
+        """Mark messages in the currently open savepoint."""
         run(self._block.mark(numbers), self._link)
 
     def surviving(self) -> frozenset[int]:
-        """Find the messages whose savepoints were not rolled back."""
+        """Return the numbers of the messages whose savepoints were not rolled back."""
         return run(self._block.look_for_marks(), self._link)
 
     def soon_marks(self) -> SoonMarks:
-        """Make the marks for a caller that cannot await; once the block has begun."""
+        """Make the marks for a caller that cannot await. Call it after ``begin``."""
         driver = self._link.connection.connection.driver_connection
         return SoonMarks(driver, self._block, self._link.dialect)
 
     def insert_row(self, now_ms: int) -> None:
-        """Write the ledger's row as the last statement."""
+        """Write the ledger row as the last statement."""
         if self._block.stage is Stage.OPEN:
             try:
                 self.check_outermost()
@@ -197,22 +196,22 @@ class SqlAlchemyTransaction:
         self._let_go()
 
     def poison(self) -> None:
-        """Roll back and throw the driver's connection away; SQLAlchemy allows but a rollback."""
+        """Roll back and discard the driver's connection; SQLAlchemy then allows only a rollback."""
         run(self._block.poison(), self._link)
         self._end(Ending.ROLLED_BACK)
 
     def release(self) -> None:
-        """Take our hands off; of a commit that is ours we still want the database's answer."""
+        """Detach. If the block owns the commit, stay attached for the database's response."""
         self._block.stage = Stage.RELEASED
         if self.is_commit_owned_by_caller:
             self._let_go()
 
     def on_before_commit(self, callback: Callable[[], None]) -> None:
-        """Call when the caller is about to commit, at the outermost level."""
+        """Call the callback when the caller is about to commit, at the outermost level."""
         self._before_commit = callback
 
     def on_ended(self, callback: Callable[[Ending], None]) -> None:
-        """Call once when the transaction has ended; it must not raise."""
+        """Call the callback once when the transaction has ended; it must not raise."""
         self._ended = callback
 
     @property
@@ -220,12 +219,12 @@ class SqlAlchemyTransaction:
         return self._block.stage is Stage.RELEASED
 
     def after_connection_joins(self, connection: Connection) -> None:
-        """Stop a second connection before anything is written on it."""
+        """Refuse a second connection before anything is written on it."""
         if self.is_open and connection is not self._link.connection:
             raise _several_connections()
 
     def before_session_commits(self) -> None:
-        """Do our part while the session can still flush and read; stop a commit in our block."""
+        """Write our row while the session can still flush; refuse a commit inside our block."""
         if self._is_joined and self._block.stage is Stage.POISONED:
             self._block.refuse_commit()
         if not self.is_open or self._block.stage is Stage.COMMITTING:
@@ -236,9 +235,9 @@ class SqlAlchemyTransaction:
             self._write()
 
     def before_connection_commits(self) -> None:
-        """Let no COMMIT pass that is not ours or not prepared."""
+        """Refuse every COMMIT that is not ours or not prepared."""
         if self._block.stage in {Stage.COMMITTING, Stage.RELEASED}:
-            # Here, so that no error of a listener's is taken for the database's answer.
+            # Commit here, so that a listener's error is not mistaken for the database's response.
             DriverLink(self._link.connection).commit()
             if self._block.stage is Stage.RELEASED:
                 self._let_go()
@@ -257,29 +256,29 @@ class SqlAlchemyTransaction:
         try:
             self._block.refuse_commit()
         finally:
-            # SQLAlchemy takes this transaction for ended now and would not roll it back.
+            # For SQLAlchemy this transaction has ended, so it would not roll back.
             self.poison()
 
     def after_session_commits(self) -> None:
-        """Tell the end of a test's session, whose commit released a savepoint."""
+        """Report the commit of a test's session, which released a savepoint."""
         if self._is_joined and self._block.stage is Stage.ROW_WRITTEN:
             self._block.stage = Stage.COMMITTED
             self._end(Ending.COMMITTED)
             self._let_go()
 
     def after_session_rolls_back(self) -> None:
-        """Tell the end of a test's session, whose rollback went to a savepoint."""
+        """Report the rollback of a test's session, which went to a savepoint."""
         if self._is_joined:
             self.before_connection_rolls_back()
 
     def _after_the_end(self) -> None:
-        """Once rolled back, a poisoned connection gets a new one below it and is free again."""
+        """Refuse on a poisoned connection until a rollback has replaced its driver connection."""
         if self._block.stage is Stage.POISONED and self._link.connection.invalidated:
             self._block.refuse_commit()
         self._let_go()
 
     def before_connection_rolls_back(self) -> None:
-        """Note that the transaction ends without us."""
+        """Record that the transaction was rolled back by the caller."""
         if self._block.stage in {Stage.OPEN, Stage.ROW_WRITTEN}:
             self._block.stage = Stage.ROLLED_BACK
             self._end(Ending.ROLLED_BACK)
@@ -291,7 +290,7 @@ class SqlAlchemyTransaction:
         try:
             self._before_commit()
         except BaseException:
-            # Otherwise a second commit() would come through without the row.
+            # Otherwise a second commit() would succeed without the row.
             if self._block.stage is not Stage.POISONED:
                 self.poison()
             raise
@@ -303,7 +302,7 @@ class SqlAlchemyTransaction:
             self._end(Ending.UNKNOWN)
             raise
         except Exception:
-            # The database refused, and nothing of it was committed.
+            # The database refused, and committed nothing.
             self._end(Ending.ROLLED_BACK)
             self._let_go()
             raise
@@ -322,14 +321,14 @@ class SqlAlchemyTransaction:
 
 
 class _JoinedLink(SessionLink):
-    """A session of a test: its transaction is a savepoint in one that the test rolls back."""
+    """A test's session: its transaction is a savepoint in one that the test rolls back."""
 
     def close(self) -> None:
-        """Leave the test its connection; the session's commit is refused."""
+        """Keep the test's connection open; the session's commit is refused instead."""
 
 
 def _check_session(session: Session) -> bool:
-    """Refuse sessions whose commit does not commit; tell whether the caller will call it."""
+    """Refuse sessions whose commit does not commit; return whether the caller will commit."""
     if session.twophase:
         raise _two_phase()
     try:
@@ -347,9 +346,9 @@ def _check_session(session: Session) -> bool:
 
 
 def _check_one_connection(session: Session) -> None:
-    """Refuse a session that has begun on several connections: their COMMITs are not one."""
+    """Refuse a session that has begun on several connections: their COMMITs are not atomic."""
     root = session.get_transaction()
-    # Each connection is there twice: by itself, and by its engine.
+    # Each connection is listed twice: by itself, and by its engine.
     begun = root._connections.values() if root is not None else ()  # noqa: SLF001
     if len({entry[0] for entry in begun}) > 1:
         raise _several_connections()
@@ -367,11 +366,11 @@ def _two_phase() -> RequestRefused:
 
 
 def transaction_on(
-    database: Any,  # noqa: ANN401 -- any of SQLAlchemy's classes, to be told apart here
+    database: Any,  # noqa: ANN401 -- any of SQLAlchemy's classes, checked below
     row: Row,
     max_duration_ms: int,
 ) -> DatabaseTransaction:
-    """Find the adapter for what is waited for."""
+    """Return the adapter for a sync session or connection."""
     if isinstance(database, scoped_session):
         database = database()
     if isinstance(database, Session | Connection):

@@ -1,4 +1,4 @@
-"""What a consumer subscribes to, before and after it starts; shared by both kinds of consumer."""
+"""Subscriptions of a consumer, before and after it starts; shared by both kinds of consumer."""
 
 from __future__ import annotations
 
@@ -27,14 +27,15 @@ DatabaseT = TypeVar("DatabaseT")
 HandlerT = TypeVar("HandlerT", bound=Callable[..., object])
 
 Wanted: TypeAlias = "tuple[str, str, MessageHandler]"
-"""A topic, its tags, and what handles its messages."""
+"""A topic, its tags, and the handler of its messages."""
 
 
 class Subscriptions(ABC):
-    """What both kinds of consumer share: what is subscribed to before they start.
+    """Shared part of both consumers: the subscriptions made before they start.
 
-    ``codec`` decodes bodies into the types that handlers are annotated with; JSON unless given.  Of
-    several codecs, the one that has a message's ``content-type`` is used, else the first.
+    ``codec`` decodes bodies into the types in handlers' annotations; the default is JSON. With
+    several codecs, the one with the message's ``content-type`` is used; the first one decodes
+    messages that have none.
     """
 
     def __init__(
@@ -56,11 +57,11 @@ class Subscriptions(ABC):
         self._wanted: list[Wanted] = []
 
     def subscribe(self, topic: str, tag: str = "*") -> Callable[[HandlerT], HandlerT]:
-        """Have a function called with each message; ``tag`` may be several with ``||`` between.
+        """Call a function with each message; ``tag`` may be several tags separated by ``||``.
 
-        The annotation of its first parameter says what it is called with: ``Received`` or none, the
-        message; ``Received[Order]``, the message with ``value`` as an Order; ``Order``, the body as
-        an Order.  A consumer that has been started reads the topic at once.
+        The annotation of its first parameter selects its argument. ``Received`` or no annotation:
+        the message. ``Received[Order]``: the message with ``value`` as an Order. ``Order``: the
+        body as an Order. A started consumer reads the topic at once.
         """
         if not isinstance(topic, str):
             raise RequestRefused(
@@ -77,7 +78,7 @@ class Subscriptions(ABC):
 
         def register(handler: HandlerT) -> HandlerT:
             wanted = (topic, tag, handler_of(handler, self._codecs))
-            # First, so that a start on another thread finds it, or is found by the next line.
+            # Append first: a start on another thread then sees it, or the next line sees the start.
             self._wanted.append(wanted)
             try:
                 self._subscribe_late(wanted)
@@ -90,7 +91,7 @@ class Subscriptions(ABC):
 
     @abstractmethod
     def _subscribe_late(self, wanted: Wanted) -> None:
-        """Have a consumer that has been started read this, too."""
+        """Subscribe a consumer that has already started."""
 
     @overload
     def transaction(
@@ -120,10 +121,9 @@ class Subscriptions(ABC):
     ):
         """Do a handler's work and record its message in one database transaction.
 
-        ``db`` is a session or connection; the block commits it, unless a block of the caller's
-        does.  Inside a handler the message is known; elsewhere, give it.  With a producer whose
-        ledger is in the same database, the block also sends: its messages go out if, and only if,
-        the database commits.
+        ``db`` is a session or connection. The block commits it, unless a block of the caller's
+        does. Outside a handler, pass the message. With a producer whose ledger is in the same
+        database, the block also sends: its messages go out if, and only if, the database commits.
         """
         from escrowmq.client import consume_transaction as blocks
 
@@ -140,7 +140,7 @@ class Subscriptions(ABC):
             core.add(*one)
         try:
             await core.start()
-            # What was subscribed to meanwhile.
+            # Add the subscriptions that were made meanwhile.
             while len(wanted) < len(self._wanted):
                 wanted.append(self._wanted[len(wanted)])
                 await core.subscribe(*wanted[-1])
@@ -151,7 +151,7 @@ class Subscriptions(ABC):
 
 
 def warn_of_stop(consumer: str) -> None:
-    """Tell the caller of ``stop`` that its name is ``close``, as a producer's is."""
+    """Warn the caller of ``stop`` that it is now called ``close``, as in producers."""
     # The caller is two frames above this one.
     message = f"{consumer}.stop is called close now, as a producer's is"
     warnings.warn(message, DeprecationWarning, stacklevel=3)

@@ -4,8 +4,8 @@
         tx.db.add(Order(id=42, paid=True))
         tx.send("order-paid", b"42", key="42")
 
-``transaction_order`` has the order of things; here it is done, in the plain and the async way.  The
-database is always worked with where the caller is: on its thread, or on its loop.
+``transaction_order`` defines the order of the steps; this module executes them, in sync and async
+form. The database is always used on the caller's thread or the caller's loop.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ DatabaseT = TypeVar("DatabaseT")
 
 
 class _Block(Generic[DatabaseT]):
-    """What both kinds share."""
+    """Shared part of both blocks."""
 
     _database: DatabaseTransaction | AsyncDatabaseTransaction
     _is_consuming = False
@@ -64,7 +64,7 @@ class _Block(Generic[DatabaseT]):
                 "make it with ledger=SqlLedger(…)",
                 producer_group=core.group,
             )
-        #: The session or connection, as it was given.
+        #: The session or connection that the block was given.
         self.db = db
         self._core = core
         self._ledger = core.ledger
@@ -73,21 +73,21 @@ class _Block(Generic[DatabaseT]):
 
     @property
     def transaction_id(self) -> str:
-        """What the broker and the ledger know it by."""
+        """The id by which the broker and the ledger know the transaction."""
         return self._order.transaction_id
 
     @property
     def state(self) -> TransactionState:
-        """How it stands; ``committed_untold`` if the broker's last answer was lost."""
+        """The current state; ``committed_untold`` if the broker's last response was lost."""
         return self._order.state
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """What was given so far."""
+        """The messages that were sent in the block so far."""
         return tuple(self._order.messages)
 
     def _check_takes(self) -> int:
-        """Refuse what cannot be sent; return the number that the message will have."""
+        """Refuse a message that cannot be sent; return its number."""
         if not self._is_begun:
             raise RequestRefused("transaction_not_begun", "send within its with block")
         number = self._order.check_takes()
@@ -96,7 +96,7 @@ class _Block(Generic[DatabaseT]):
         return number
 
     def _check_may_hold(self) -> None:
-        """Refuse where a rollback to a savepoint could still take back a held message."""
+        """Refuse inside a savepoint: its rollback could not withdraw a held message."""
         if not self._is_begun:
             raise RequestRefused("transaction_not_begun", "hold within its with block")
         if self._order.is_inside:
@@ -111,13 +111,13 @@ class _Block(Generic[DatabaseT]):
             raise RequestRefused("transaction_over", "a block can be entered once")
 
     def _steps(self, error: BaseException | None) -> Steps:
-        """What follows the block's end."""
+        """Return the steps that follow the end of the block."""
         return self._order.leave_block(
             error, is_commit_owned_by_caller=self._database.is_commit_owned_by_caller
         )
 
     def _row_of(self, row: RowFacts) -> Row:
-        """The row that the block writes: the ledger's, and in a consumer's block its message's."""
+        """Return the row that the block writes; a consumer's block adds its message's row."""
         return row
 
     def _held(self) -> Held:
@@ -127,7 +127,7 @@ class _Block(Generic[DatabaseT]):
 
 
 class Transaction(_Block[DatabaseT]):
-    """A block that is waited for; ``Producer.transaction`` makes it."""
+    """A sync block; ``Producer.transaction`` makes it."""
 
     _database: DatabaseTransaction
 
@@ -158,9 +158,9 @@ class Transaction(_Block[DatabaseT]):
     ) -> Message:
         """Send a message when, and only when, the database commits.
 
-        It leaves at the end of the block and may be changed until then.  An object is encoded now;
-        a function is called at the end, after the session's flush.  A message that is sent inside
-        a savepoint belongs to it: if the savepoint is rolled back, the message is not sent.
+        It leaves at the end of the block and may be changed until then. An object is encoded now; a
+        function is called at the end, after the session's flush. A message that is sent inside a
+        savepoint belongs to it: if the savepoint is rolled back, the message is not sent.
         """
         number = self._check_takes()
         message = message_of(topic, body, fields)
@@ -171,10 +171,10 @@ class Transaction(_Block[DatabaseT]):
         return message
 
     def hold(self) -> None:
-        """Send the block's messages to the broker now, held, instead of at the end of the block.
+        """Have the broker hold the block's messages now instead of at the end of the block.
 
-        Call it before the first write: the database then keeps no lock while the broker writes.
-        Bodies that are functions are called here.  No message may follow in this block.
+        Call it before the first write, so that the database holds no locks while the broker writes.
+        Bodies that are functions are called here. The block takes no messages after this call.
         """
         self._check_may_hold()
         self._follow(self._order.hold_early())
@@ -225,7 +225,7 @@ class Transaction(_Block[DatabaseT]):
 
 
 class AsyncTransaction(_Block[DatabaseT]):
-    """A block that is awaited; ``AsyncProducer.transaction`` makes it."""
+    """An async block; ``AsyncProducer.transaction`` makes it."""
 
     _database: AsyncDatabaseTransaction
 
@@ -254,10 +254,10 @@ class AsyncTransaction(_Block[DatabaseT]):
     def send(
         self, topic: str | Message, body: Body = b"", **fields: Unpack[MessageFields]
     ) -> Message:
-        """Send a message when, and only when, the database commits.
+        """Send a message when, and only when, the database commits, as in a sync block.
 
-        As in a plain block.  With a driver that cannot be watched, such as asyncpg, use
-        ``send_async``: otherwise the block is refused at its end.
+        It needs psycopg, asyncpg or aiosqlite below. With another driver use ``send_async``,
+        otherwise the block is refused at its end.
         """
         number = self._check_takes()
         message = message_of(topic, body, fields)
@@ -270,17 +270,17 @@ class AsyncTransaction(_Block[DatabaseT]):
     async def send_async(
         self, topic: str | Message, body: Body = b"", **fields: Unpack[MessageFields]
     ) -> Message:
-        """Send a message, with its place among the savepoints written at once: for any driver."""
+        """Send a message and write its savepoint mark at once; works with any driver."""
         message = self.send(topic, body, **fields)
         if self._ledger.savepoints:
             await self._database.mark()
         return message
 
     async def hold(self) -> None:
-        """Send the block's messages to the broker now, held, instead of at the end of the block.
+        """Have the broker hold the block's messages now instead of at the end of the block.
 
-        Call it before the first write: the database then keeps no lock while the broker writes.
-        Bodies that are functions are called here.  No message may follow in this block.
+        Call it before the first write, so that the database holds no locks while the broker writes.
+        Bodies that are functions are called here. The block takes no messages after this call.
         """
         self._check_may_hold()
         await self._follow(self._order.hold_early())
@@ -332,7 +332,7 @@ class AsyncTransaction(_Block[DatabaseT]):
 
 
 def _flush_of(database: object) -> Callable[[], Any]:
-    """A session writes what it has kept back; a connection keeps nothing back."""
+    """Return the flush of a session; a connection has nothing to flush."""
     flush: Callable[[], Any] | None = getattr(database, "flush", None)
     return flush or (lambda: None)
 

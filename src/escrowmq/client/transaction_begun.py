@@ -1,8 +1,8 @@
-"""Transactions in RocketMQ 5's way: begin, send half messages at once, then commit or roll back.
+"""Transactions in RocketMQ 5's style: begin, send half messages at once, commit or roll back.
 
-Nothing ties them to a database: what a check is to be answered is up to the producer's ``checker``.
-A ``with`` block commits at its end.  An exception decides nothing, because the local transaction
-may have committed before it was raised: the checker is asked.  Only ``rollback()`` rolls back.
+They are not tied to a database: the producer's ``checker`` answers their back-checks. A ``with``
+block commits at its end. An exception decides nothing, because the local transaction may have
+committed before it was raised: a back-check asks the checker. Only ``rollback()`` rolls back.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class _Begun:
-    """What both kinds share."""
+    """Shared part of both kinds."""
 
     def __init__(self, core: ProducerCore) -> None:
         self.transaction_id = new_transaction_id()
@@ -60,7 +60,7 @@ class _Begun:
         held = await self._core.hold(
             self.transaction_id, [message], number=self._number, address=address
         )
-        # A request that failed keeps its number: the broker takes it again, or answers as before.
+        # A failed request keeps its number: its repeat is stored, or gets the first one's answer.
         self._number += 1
         self._held = self._held or held
         return held
@@ -71,7 +71,7 @@ class _Begun:
         return error is None and not is_over
 
     async def _end(self, resolution: Resolution) -> Decided | None:
-        """None if there was nothing to decide."""
+        """Decide the transaction; return None if it holds no messages."""
         self._is_over = True
         if self._held is None:
             return None
@@ -79,13 +79,13 @@ class _Begun:
 
 
 class BegunTransaction(_Begun):
-    """A transaction that is waited for; ``Producer.begin`` makes it.  One thread uses it."""
+    """A sync transaction; ``Producer.begin`` makes it. Use it from one thread only."""
 
     def send(self, topic: str | Message, body: Body = b"", **fields: Unpack[MessageFields]) -> Held:
-        """Have a half message held, now."""
+        """Have the broker hold a half message now."""
         message = self._sealed(message_of(topic, body, fields))
         if message.has_functions:
-            # On the caller's thread.
+            # Call the functions on the caller's thread.
             message.wire(self._core.codec)
         return background().run(self._send(message))
 
@@ -111,12 +111,12 @@ class BegunTransaction(_Begun):
 
 
 class AsyncBegunTransaction(_Begun):
-    """A transaction that is awaited; ``AsyncProducer.begin`` makes it."""
+    """An async transaction; ``AsyncProducer.begin`` makes it."""
 
     async def send(
         self, topic: str | Message, body: Body = b"", **fields: Unpack[MessageFields]
     ) -> Held:
-        """Have a half message held, now."""
+        """Have the broker hold a half message now."""
         return await self._send(self._sealed(message_of(topic, body, fields)))
 
     async def commit(self) -> Decided | None:

@@ -1,9 +1,9 @@
-"""The order of a transaction block: who is told what, and when; without I/O.
+"""The order of a transaction block's steps, without I/O.
 
-All half messages acknowledged as durable, then the ledger's row, then the database's COMMIT, then
-the decision.  The broker is told ROLLBACK only if COMMIT was never issued, or the database refused
-it for certain.  The steps are generators that name what is to be done next, so that the order is
-written once for programs that wait and programs that await.
+All half messages are acknowledged as durable, then the ledger row is written, then the database
+commits, then the broker is told to commit. The broker is told ROLLBACK only if COMMIT was never
+issued, or the database certainly refused it. The steps are generators that yield the next action,
+so that sync and async programs share the order.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ if TYPE_CHECKING:
 
 log = event_log(__name__)
 
-#: As many as a broker takes in one transaction.
+#: Maximum number of messages that a broker takes in one transaction.
 MESSAGES_MAX = 4_096
 
 
 class Step(Enum):
-    """What is to be done next."""
+    """The next action of a block."""
 
     # In the user's database.
     FLUSH = auto()
-    #: Gives the numbers of the messages to send, or None for all.
+    #: Returns the numbers of the messages to send, or None for all.
     SURVIVING = auto()
     INSERT_ROW = auto()
     COMMIT = auto()
     ROLLBACK = auto()
     POISON = auto()
     RELEASE = auto()
-    #: There is nothing to send: the user's own commit, without us.
+    #: The block sends nothing: commit the user's transaction without a row.
     COMMIT_ALONE = auto()
 
     # At the broker.
     HOLD = auto()
     DECIDE = auto()
-    #: Told, not waited for.
+    #: Sent without waiting for the answer.
     TELL_ROLLBACK = auto()
 
 
@@ -53,21 +53,21 @@ Steps: TypeAlias = Generator[Step, Any, None]
 
 
 class TransactionState(StrEnum):
-    """How a block ended."""
+    """State of a block."""
 
     OPEN = "open"
     #: The database has committed, and the messages are visible.
     COMMITTED = "committed"
-    #: The database has committed, but the broker did not answer: a check will make the messages
-    #: visible.
+    #: The database has committed, but the broker did not answer: a back-check will make the
+    #: messages visible.
     COMMITTED_UNTOLD = "committed_untold"
     ROLLED_BACK = "rolled_back"
-    #: COMMIT was interrupted.  The ledger's row tells what became of it, and a check reads it.
+    #: COMMIT was interrupted. The ledger row has the outcome, and a back-check reads it.
     UNKNOWN = "unknown"
 
 
 class Order:
-    """One block's messages, and how far it has come."""
+    """One block's messages and progress."""
 
     def __init__(
         self, transaction_id: str, *, is_consuming: bool = False, codec: Codec = JSON
@@ -78,25 +78,25 @@ class Order:
         self._is_consuming = is_consuming
         self._codec = codec
         self.messages: list[Message] = []
-        #: Of each message; one that a savepoint took back leaves a gap.
+        #: Number of each message; a message that a savepoint rolled back leaves a gap.
         self._numbers: list[int] = []
         self._next_number = 0
         self.held: Held | None = None
         self.state = TransactionState.OPEN
         #: Whether the ``with`` block is still running.
         self.is_inside = True
-        #: Whether a message would still go out: inside the block, and while it is prepared to go.
+        #: Whether a new message would still be sent: inside the block, and during preparation.
         self._takes_messages = True
-        #: A failure is raised where the handler sees it: by the block, or by the caller's commit.
+        #: Whether the handler sees a failure, raised by the block or by the caller's commit.
         self._is_failure_seen = False
         #: Raised again at the block's end: the broker may hold messages of an unanswered request.
         self._hold_failure: EscrowError | None = None
 
     @property
     def is_uncommitted(self) -> bool:
-        """Whether the effect is missing or may be, and no error has told so.
+        """Whether the effect is or may be missing, without an error that the handler saw.
 
-        A handler that returns like this has failed.  A handler that catches the error and returns
+        A handler that returns like this has failed. A handler that catches the error and returns
         has chosen to.
         """
         match self.state:
@@ -107,7 +107,7 @@ class Order:
         return True
 
     def check_takes(self) -> int:
-        """Refuse a message that would never go out; return the number of the next one."""
+        """Refuse a message that would never be sent; return the number of the next one."""
         if self.is_inside and (self.held is not None or self._hold_failure is not None):
             raise RequestRefused(
                 "messages_held",
@@ -127,21 +127,21 @@ class Order:
         return self._next_number
 
     def put(self, message: Message) -> None:
-        """Keep a message until the end."""
+        """Keep a message until the end of the block."""
         self._numbers.append(self.check_takes())
         self.messages.append(message)
         self._next_number += 1
 
     def leave_block(self, error: BaseException | None, *, is_commit_owned_by_caller: bool) -> Steps:
-        """The ``with`` block is over."""
-        # A commit of our own that fails is raised by the block as well.
+        """Return the steps after the end of the ``with`` block."""
+        # If our own commit fails, the block raises that as well.
         self._is_failure_seen = error is not None or not is_commit_owned_by_caller
         if is_commit_owned_by_caller:
             return self.leave() if error is None else self.leave_failed()
         return self.end() if error is None else self.fail()
 
     def hold_early(self) -> Steps:
-        """Hold the messages now, inside the block.  Does nothing if there are none, or twice."""
+        """Hold the messages now, inside the block. Do nothing if none are left, or if held."""
         if not self.is_inside or self.state is not TransactionState.OPEN:
             raise RequestRefused(
                 "transaction_over",
@@ -151,13 +151,13 @@ class Order:
         if self.held is None:
             yield from self._prepare()
             yield from self._hold()
-            # Savepoints may have taken back all of them: others may follow.
+            # If savepoints rolled back all of them, others may follow.
             self._takes_messages = True
 
-    # The block commits.
+    # If the block commits.
 
     def end(self) -> Steps:
-        """The block has come to its end without an error, and the commit is ours."""
+        """Commit: the block ended without an error and owns the commit."""
         self.is_inside = False
         try:
             yield from self._prepare()
@@ -173,44 +173,44 @@ class Order:
         try:
             yield Step.INSERT_ROW
         except BaseException:
-            # It has rolled back, so that nothing can commit any more.
+            # INSERT_ROW has rolled back, so nothing can commit any more.
             yield from self._rolled_back()
             raise
-        # From here on, nobody but the database knows.
+        # From here on, only the database knows the outcome.
         self.state = TransactionState.UNKNOWN
         try:
             yield Step.COMMIT
         except OutcomeUnknown:
             raise
         except Exception:
-            # The database refused, and nothing of it was committed.
+            # The database refused, and committed nothing.
             yield from self._rolled_back()
             raise
         yield from self._committed()
 
     def fail(self) -> Steps:
-        """The block has raised, and the commit would have been ours."""
+        """Roll back: the block raised and would have owned the commit."""
         self.is_inside = False
         self._takes_messages = False
         yield from self._roll_back()
 
-    # The caller commits, later.
+    # If the caller commits, later.
 
     def leave(self) -> Steps:
-        """The block has come to its end without an error; the caller goes on and will commit."""
+        """Leave a block without an error; the caller continues and will commit."""
         self.is_inside = False
         self._takes_messages = False
         if not self.messages and not self._is_consuming:
             yield Step.RELEASE
 
     def leave_failed(self) -> Steps:
-        """The block has raised: whoever catches that must not commit half of the work."""
+        """Poison the transaction: a caller that catches the error must not commit half the work."""
         self.is_inside = False
         self._takes_messages = False
         yield Step.POISON
 
     def before_commit(self) -> Steps:
-        """The caller is about to commit.  An error here stops that, and the hook rolls back."""
+        """Prepare the caller's commit. An error here stops it, and the hook rolls back."""
         if self.is_inside:
             raise RequestRefused(
                 "transaction_ended_inside",
@@ -226,8 +226,8 @@ class Order:
         yield Step.INSERT_ROW
 
     def ended(self, ending: Ending) -> Steps:
-        """The caller's transaction is over."""
-        # Here, so that programs without a database do not load what is for one.
+        """Act on the end of the caller's transaction."""
+        # Imported here, so that programs without a database do not load database modules.
         from escrowmq.client.database_transactions import Ending
 
         if ending is Ending.COMMITTED:
@@ -237,18 +237,18 @@ class Order:
         else:
             self.state = TransactionState.UNKNOWN
 
-    # Both.
+    # Shared steps.
 
     def _prepare(self) -> Steps:
-        """Make the bodies of the messages that are to go; a savepoint may have taken all back."""
+        """Encode the messages that will be sent; drop those that a savepoint rolled back."""
         if self.held is not None or self._hold_failure is not None:
-            # Bodies and marks are as they were held.  The session still has rows to write.
+            # Bodies and marks stay as they were held, but the session may still have rows to write.
             yield Step.FLUSH
             return
         if not self.messages:
             self._takes_messages = False
             return
-        # The session's own listeners may send while it is flushed, and so may bodies' functions.
+        # The session's listeners may send during the flush, and so may functions of bodies.
         self._takes_messages = True
         yield Step.FLUSH
         yield from self._drop_rolled_back()
@@ -298,7 +298,7 @@ class Order:
         )
 
     def _roll_back(self) -> Steps:
-        # If this is interrupted, the broker is told nothing: a check finds no row.
+        # If this is interrupted, the broker is not told; a back-check finds no row.
         yield Step.ROLLBACK
         yield from self._rolled_back()
 
@@ -311,14 +311,14 @@ class Order:
         if self.held is None:
             self.state = TransactionState.COMMITTED
             return
-        # Whatever the broker says now, the database has committed: that is no error of the block.
+        # The database has committed, so an error of the broker is no error of the block.
         self.state = TransactionState.COMMITTED_UNTOLD
         try:
             yield Step.DECIDE
         except RequestRefused as refused:
-            # Somebody settled it by hand, against the ledger.
+            # An operator settled it by hand, against the ledger.
             log.error("decision_refused", extra=self._facts(refused))  # noqa: TRY400 - no bug here
-        except Exception as error:  # noqa: BLE001 - the check makes up for it, whatever it was
+        except Exception as error:  # noqa: BLE001 - a back-check makes up for any error
             log.warning("commit_untold", extra=self._facts(error))
         else:
             self.state = TransactionState.COMMITTED
@@ -331,13 +331,13 @@ class Order:
 
 
 def follow(steps: Steps, doing: Mapping[Step, Callable[[], object]]) -> None:
-    """Do the steps, one after the other."""
+    """Run the steps in order."""
     try:
         step = next(steps)
         while True:
             try:
                 result = doing[step]()
-            except BaseException as error:  # noqa: BLE001 - the steps say what follows
+            except BaseException as error:  # noqa: BLE001 - the steps decide what follows
                 step = steps.throw(error)
             else:
                 step = steps.send(result)
@@ -346,7 +346,7 @@ def follow(steps: Steps, doing: Mapping[Step, Callable[[], object]]) -> None:
 
 
 async def follow_async(steps: Steps, doing: Mapping[Step, Callable[[], Awaitable[object]]]) -> None:
-    """Do the steps, one after the other."""
+    """Run the steps in order."""
     try:
         step = next(steps)
         while True:

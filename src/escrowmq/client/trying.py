@@ -1,4 +1,4 @@
-"""Asking again: what was not done is tried until its time is up, what may have been done is not."""
+"""Retries: a request that was not done is tried again; one that may have been done is not."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ WAIT_MAX_S = 1.0
 
 
 async def until_done(ask: Callable[[], Awaitable[T]], until: float, *, is_repeatable: bool) -> T:
-    """The answer, or the last error once the time is up.
+    """Return the answer, or raise the last error when the time is up.
 
-    ``is_repeatable`` says that doing it twice is the same as doing it once: then a lost answer is
-    asked for again, too.
+    ``is_repeatable`` says that doing it twice has the same effect as doing it once. Then a request
+    whose answer was lost is repeated, too.
     """
     loop = asyncio.get_running_loop()
     wait_s = FIRST_WAIT_S

@@ -1,4 +1,4 @@
-"""How a message's body and key become what is sent."""
+"""Encoding of a message's body and key into the form that is sent."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ CONTENT_TYPE = "content-type"
 
 KeyValue: TypeAlias = str | int | UUID
 Key: TypeAlias = KeyValue | Callable[..., KeyValue]
-"""A key, or a function that makes it: of the body as it was given, or of nothing.
+"""A key, or a function that returns it: with the body as its argument, or without one.
 
-A function of nothing is called when the message leaves, as a function for a body is.
+A function without a parameter is called when the message leaves, like a body's function.
 """
 
-#: Sent as they are; text as UTF-8.
+#: Types sent unchanged; text is sent as UTF-8.
 PAYLOADS = (bytes, str, bytearray, memoryview)
-#: A function that forgot its ``return`` gives None; a number is more likely a slip than a body.
+#: Refused types. None is what a function without ``return`` gives; a number is likely a mistake.
 _NO_BODIES = (type(None), bool, int, float, complex, type)
 
 
 class WireForm(NamedTuple):
-    """The body and the keys of a message as the broker gets them."""
+    """The body and the key of a message as the broker gets them."""
 
     body: bytes
     key: str
@@ -37,9 +37,9 @@ class WireForm(NamedTuple):
 
 
 class Sealed(NamedTuple):
-    """A body that was encoded, and what it was made of."""
+    """An encoded body, and the value that was encoded."""
 
-    #: The message's body as it was given: an object, or the function that made the object.
+    #: The message's body as given: an object, or the function that returned the object.
     source: object
     value: object
     data: bytes
@@ -102,21 +102,21 @@ def _encoded(value: object, codec: Codec, topic: str) -> bytes:
 
 
 def takes_body(make_key: Callable[..., object]) -> bool:
-    """Whether a key's function has a parameter for the body."""
+    """Whether a key function has a parameter for the body."""
     try:
         parameters = inspect.signature(make_key).parameters.values()
     except (TypeError, ValueError):
-        # Built-in functions such as operator.attrgetter do not tell.
+        # Some callables, such as operator.attrgetter, have no signature.
         return True
     return any(one.kind not in (one.KEYWORD_ONLY, one.VAR_KEYWORD) for one in parameters)
 
 
 def key_text(key: object) -> str:
-    """A key as it is sent."""
+    """Return a key as the text that is sent."""
     if isinstance(key, str):
         return key
     if isinstance(key, int) and not isinstance(key, bool):
-        # Some enums of integers give their name as text.
+        # Some integer enums return their name from str().
         return str(int(key))
     if isinstance(key, UUID):
         return str(key)
