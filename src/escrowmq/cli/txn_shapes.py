@@ -130,7 +130,7 @@ class SettledShape(Shape, frozen=True, kw_only=True):
     decided_at_ms: int | None
     #: What was done, or would be.
     words: str
-    #: True: nothing was done, this is what would be.
+    #: True for a dry run, which changed nothing.
     is_dry_run: bool
 
 
@@ -168,7 +168,7 @@ class SettledManyShape(Shape, frozen=True, kw_only=True):
     transactions: list[SettledRowShape]
     #: Whether the filter matches more transactions than `--limit`.
     is_cut: bool
-    #: True: nothing was done, this is what would be.
+    #: True for a dry run, which changed nothing.
     is_dry_run: bool
 
 
@@ -179,5 +179,5 @@ class ResumedShape(Shape, frozen=True, kw_only=True):
     transaction: str
     #: Whether it can be resumed; false only in a dry run.
     is_allowed: bool
-    #: True: nothing was done, this is what would be.
+    #: True for a dry run, which changed nothing.
     is_dry_run: bool
