@@ -26,7 +26,7 @@ class ErrorShape(Shape, frozen=True, kw_only=True):
 
     #: A stable code; `errors.md` lists all of them.
     code: str
-    #: What is wrong, and how to correct it.
+    #: The error, and how to correct it.
     message: str
     #: The values that the message is about, by name.
     facts: dict[str, Any]
