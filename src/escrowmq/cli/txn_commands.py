@@ -331,7 +331,7 @@ def _listed(
     older_than: int = 0,
     is_wanted: Callable[[TransactionRow], bool] = _any,
 ) -> Iterator[TransactionRow]:
-    """Yield transactions, the oldest first, page by page: a million would not fit into memory."""
+    """Yield transactions, the oldest first, page by page, so that not all are in memory at once."""
     from escrowmq.protocol.own import OwnCode
     from escrowmq.protocol.own_headers import ListTransactionsHeader
 
