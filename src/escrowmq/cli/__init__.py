@@ -1,1 +1,1 @@
-"""Arguments in, text out.  The only place that reads the environment and the config file."""
+"""The command line. Only this package reads the environment and the config file."""

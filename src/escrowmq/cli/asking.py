@@ -1,4 +1,4 @@
-"""What commands share that ask a broker: where it is, and how times are shown."""
+"""Shared by commands that call a broker: its address, the connection, and how times are shown."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DryRunOption = Annotated[
 
 @contextmanager
 def asking(broker: str) -> Iterator[OwnCalls]:
-    """A connection to the broker."""
+    """Open a connection to the broker at ``HOST:PORT``."""
     from escrowmq.client.own_calls import OwnCalls
 
     host, _, port = broker.rpartition(":")
@@ -41,14 +41,14 @@ def asking(broker: str) -> Iterator[OwnCalls]:
 
 
 def at(ms: int | None) -> str | None:
-    """A time, in UTC."""
+    """Format an instant in UTC; return None for None and for 0."""
     if not ms:
         return None
     return datetime.fromtimestamp(ms / 1_000, UTC).isoformat(sep=" ", timespec="milliseconds")
 
 
 def duration(ms: int | None) -> str | None:
-    """How long, in the two largest units."""
+    """Format a duration in its two largest units."""
     if ms is None:
         return None
     parts: list[str] = []
@@ -63,7 +63,7 @@ def duration(ms: int | None) -> str | None:
 
 
 def whoami() -> str:
-    """Who gives an order by hand, for the record."""
+    """Return ``user@host``, which the broker records with an order given by hand."""
     import getpass
     import socket
 

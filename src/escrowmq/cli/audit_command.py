@@ -1,6 +1,6 @@
-"""``escrowmq audit``: prove that brokers, lake, ledgers and a table of one's own agree.
+"""``escrowmq audit``: prove that the brokers, the lake, the ledgers and a user's table agree.
 
-What needs Spark is imported when the command runs.
+Modules that need Spark are imported when the command runs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 VIOLATED = 1
 INCOMPLETE = 8
-"""Nothing was found, but not all that was asked for could be compared: no proof."""
+"""Exit code: nothing was found, but a requested comparison failed, so there is no proof."""
 
 PAGE, DATA = "audit.html", "audit.json"
 
@@ -90,7 +90,7 @@ ReportOption = Annotated[
 
 @dataclass(frozen=True)
 class _Business:
-    """What was said about a table of the user's."""
+    """Options that describe the user's business table."""
 
     table: str | None
     key: str | None
@@ -102,7 +102,7 @@ class _Business:
     def given(
         self, ledgers: Mapping[str, LedgerConfig], environ: Mapping[str, str]
     ) -> BusinessTable | None:
-        """The table, if there is one."""
+        """Return the business table, or None if ``--business-table`` is not given."""
         from escrowmq.pipeline.audit.business import BusinessTable
         from escrowmq.pipeline.audit.business_events import business_event
 
@@ -130,7 +130,7 @@ class _Business:
         )
 
     def _url(self, ledgers: Mapping[str, LedgerConfig], environ: Mapping[str, str]) -> str:
-        # Most shops have their rows where their ledger is.
+        # Most users keep their rows in the database that holds their ledger.
         name = self.url or (next(iter(ledgers)) if len(ledgers) == 1 else "")
         if name in ledgers:
             return ledgers[name].url
@@ -142,7 +142,7 @@ class _Business:
         try:
             return LedgerConfig(url=expand(name, environ)).url
         except RequestRefused as error:
-            # What is wrong with it may be its password.
+            # The error leaves out the value, which may hold a password.
             raise RequestRefused(
                 "bad_option", error.message or allowed, option="--business-url"
             ) from None
@@ -171,9 +171,8 @@ def audit(
 ) -> None:
     """Prove from half and op records that everything else agrees with them.
 
-    Ends with 1 if something is lost, doubled, phantom, contradictory or stuck, and with 8 if
-    nothing was found but not all could be compared. Times are as in 2026-11-16T12:00:00Z, or
-    milliseconds.
+    Exit code 1: something is lost, doubled, phantom, contradictory or stuck. 8: nothing was found,
+    but a requested comparison failed. Write times as 2026-11-16T12:00:00Z, or in milliseconds.
     """
     config = load(file=file, environ=os.environ, flags=set_ or ())
     settings = config.section(PipelineConfig)
@@ -228,7 +227,7 @@ def _addresses(brokers: list[str] | None) -> tuple[str, ...]:
 def _settings(config: PipelineConfig, master: str | None, lake: str) -> PipelineConfig:
     if master is None:
         return config
-    # The checkpoints are nobody's business here.
+    # A cluster's config must name both places, but an audit uses no checkpoints.
     return replace(
         config,
         master=master,
@@ -249,7 +248,7 @@ def _run(request: AuditRequest, config: PipelineConfig, data: Path | None) -> Au
 
 
 def _make(folder: Path) -> None:
-    """Now: an audit may take an hour."""
+    """Check that the report can be written before the audit, which may take an hour."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / DATA).touch()

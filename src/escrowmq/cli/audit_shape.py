@@ -1,4 +1,4 @@
-"""What ``escrowmq audit`` prints with ``-o json``: the report, and what it comes to."""
+"""What ``escrowmq audit`` prints with ``-o json``: the report and its totals."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ AuditShape = derived(
 
 
 def shape_of(report: AuditReport) -> Shape:
-    """A report for programs."""
+    """Convert a report to its JSON shape."""
     return AuditShape(
         **msgspec.structs.asdict(report),
         is_clean=report.is_clean,

@@ -1,4 +1,4 @@
-"""What ``escrowmq audit`` prints."""
+"""The output of ``escrowmq audit`` in all three formats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``escrowmq backup`` and ``escrowmq restore``: a copy of the data, and data from a copy."""
+"""``escrowmq backup`` and ``escrowmq restore``: copy a data directory, and make one from a copy."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from escrowmq.store.backup import Manifest, Room
     from escrowmq.store.disk import File
 
-#: The name of the copy of meta.db that a broker makes.
+#: Name of the copy of meta.db that a broker makes.
 COPY_NAME = "meta.copy"
-#: How often meta.db is copied again because another backup took the copy away.
+#: Attempts to copy meta.db; a backup that runs at the same time may remove the copy.
 COPIES_MAX = 10
-#: Beside the new data directory, until all of it is there.
+#: Suffix of the directory that a restore fills before it gets its final name.
 UNFINISHED = ".restoring"
 
 
@@ -46,8 +46,8 @@ def backup(
 ) -> None:
     """Copy a broker's data while it runs.
 
-    Run it on the broker's machine, as its user.  All that was acknowledged before it began is in
-    the backup.  Exit code 5: there is none, or what was read is damaged.
+    Run it on the broker's machine, as its user. The backup holds everything that was acknowledged
+    before it began. Exit code 5: no backup was made, or the data that was read is damaged.
     """
     from escrowmq.store.backup import refuse_unless_empty
     from escrowmq.store.disk import OsDisk
@@ -62,9 +62,9 @@ def backup(
 def back_up_running(
     directory: Path, broker: str, output: Output, *, copies: int = 1, dry_run: bool = False
 ) -> Room:
-    """Copy the data of the broker at this address; the room that copies of it must leave.
+    """Copy the data of the broker at this address; return the room that copies must leave.
 
-    Nothing is copied unless there is room for so many copies.
+    Nothing is copied unless the disk has room for ``copies`` copies.
     """
     with asking(broker) as calls:
         told = _copied_meta(calls)
@@ -80,7 +80,7 @@ def back_up_running(
 
 
 def room_beside(data: Path, directory: Path, free_bytes_min: int, copies: int = 1) -> Room:
-    """The room that a copy in this directory must leave for the broker of this data.
+    """Return the room that a copy in this directory must leave for the broker of this data.
 
     A broker refuses messages when less than ``free_bytes_min`` is free on its own disk.
     """
@@ -92,13 +92,13 @@ def room_beside(data: Path, directory: Path, free_bytes_min: int, copies: int = 
 
 
 def _nearest(directory: Path) -> Path:
-    """The directory, or the one above it that exists."""
+    """Return the directory, or its nearest parent that exists."""
     absolute = directory.absolute()
     return next(path for path in (absolute, *absolute.parents) if path.is_dir())
 
 
 def _room_of(path: Path) -> tuple[int, int]:
-    """Equal for two file systems that share one disk, as subvolumes do."""
+    """Return a pair that is equal for file systems that share one disk, such as subvolumes."""
     found = os.statvfs(path)
     return found.f_blocks, found.f_bfree
 
@@ -114,7 +114,7 @@ def restore(
 ) -> None:
     """Make a data directory from a backup.
 
-    Exit code 5: the backup is damaged or incomplete, or the directory holds something.
+    Exit code 5: the backup is damaged or incomplete, or the data directory is not empty.
     """
     from escrowmq.store import backup as backups
     from escrowmq.store.disk import OsDisk
@@ -124,7 +124,7 @@ def restore(
     if dry_run:
         _show(backups.verify(source), output, "would restore", data, is_dry_run=True)
         return
-    # All of it or nothing: whoever is interrupted leaves no data directory that looks whole.
+    # The rename comes last, so an interrupted restore leaves no data directory that looks complete.
     unfinished = data.absolute().with_name(data.name + UNFINISHED)
     if unfinished.exists():
         raise StoreUnusable(
@@ -141,14 +141,14 @@ def restore(
 
 
 def _copied_meta(calls: OwnCalls) -> CopyMetaAnswer:
-    """Have a running broker copy its meta.db; its data directory, and where the copy is."""
+    """Make a running broker copy its meta.db; return its data directory and the copy's path."""
     from escrowmq.protocol.own import OwnCode
 
     path = ""
     for _ in range(COPIES_MAX):
         told: CopyMetaAnswer = calls.call(OwnCode.COPY_META).header
         path = told.path
-        # Another backup at the same time may have removed the copy, which has the same name.
+        # All copies have the same name, so a concurrent backup may have removed this one.
         if Path(path).is_file():
             return told
     raise RequestRefused("broker_elsewhere", "run this on its machine, as its user", path=path)
@@ -159,7 +159,7 @@ def _of_stopped(data: Path, directory: Path, output: Output, *, dry_run: bool) -
     from escrowmq.store.format import PATH as FORMAT
     from escrowmq.store.lock import DirectoryLock
 
-    # Before the lock, which would leave a file in a directory that is no data directory.
+    # Check before locking: the lock would leave a file in a directory that is not a data directory.
     if not (data / STORE / FORMAT).is_file():
         raise StoreUnusable("store_missing", "there is no store in this directory", path=str(data))
     with DirectoryLock(data):
@@ -167,7 +167,7 @@ def _of_stopped(data: Path, directory: Path, output: Output, *, dry_run: bool) -
         def copy_meta() -> Path:
             from escrowmq.store.meta import Meta
 
-            # Opened as the broker does: what a crash left half written is undone first.
+            # Open it as the broker does, so that a write which a crash cut short is undone first.
             with closing(Meta(data / META)) as meta:
                 return meta.copy()
 
@@ -217,7 +217,7 @@ def _back_up(
             release=version("escrowmq"),
             room=room,
         )
-        # A damaged log is found now, not on the day of the restore.
+        # Find a damaged log now, not during the restore.
         if inspect.check(OsDisk(directory / backups.STORE, read_only=True)).is_damaged:
             raise StoreCorrupt(
                 "store_damaged", "run escrowmq store check on the data directory", path=str(data)
@@ -226,7 +226,7 @@ def _back_up(
 
 
 def _opened(copy_meta: Callable[[], Path]) -> File:
-    """A copy of meta.db, open and without a name: it takes no room once it is closed."""
+    """Open a copy of meta.db and unlink it, so that closing it frees its space."""
     from escrowmq.store.disk import OsDisk
 
     for _ in range(COPIES_MAX):
@@ -239,14 +239,14 @@ def _opened(copy_meta: Callable[[], Path]) -> File:
 
 
 def _remove_copy(copy: Path) -> None:
-    """Remove a copy of meta.db; the name came from a broker, so no other file is removed by it."""
+    """Remove a copy of meta.db. A broker sent the path, so a file with another name stays."""
     if copy.name == COPY_NAME:
         copy.unlink(missing_ok=True)
 
 
 @contextmanager
 def _emptied_on_failure(directory: Path) -> Iterator[None]:
-    """Remove what a backup wrote into its directory, which was new or empty, if it fails."""
+    """On failure, remove what the backup wrote into its directory, which was new or empty."""
     from escrowmq.store.backup import MANIFEST, META, STORE, TEMPORARY
 
     was_there = directory.is_dir()

@@ -1,9 +1,9 @@
 """The child process behind ``[backup]``: copy, restore, check, and delete old backups.
 
-The broker runs it as ``python -m escrowmq.cli.backup_job ORDER``.  It prints one line of JSON.
+The broker runs it as ``python -m escrowmq.cli.backup_job ORDER``. It prints one line of JSON.
 
     DIRECTORY/BROKER-20261118T033000Z               a good backup, with verified.json
-    DIRECTORY/BROKER-20261118T033000Z.unfinished    one that is being made, or was cut short
+    DIRECTORY/BROKER-20261118T033000Z.unfinished    a backup in progress, or one that was cut short
     DIRECTORY/BROKER-20261118T033000Z.restored      its restore, while it is checked
 """
 
@@ -40,14 +40,14 @@ if TYPE_CHECKING:
 
 UNFINISHED, RESTORED = ".unfinished", ".restored"
 NICENESS = 19
-#: As a shell counts a process that SIGTERM ended.
+#: The exit code that a shell reports for a process ended by SIGTERM.
 ENDED = 128 + signal.SIGTERM
 
 
 def main() -> None:
-    """Do what the order says; the result is the last line on standard output."""
+    """Carry out the order and print the result as the last line on standard output."""
     _step_back()
-    # Not the default, which would leave a copy behind: what is unfinished is removed first.
+    # Exit through Python, so that unfinished copies are removed; the default action leaves them.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(ENDED))
     _end_with_broker()
     order = msgspec.json.decode(sys.argv[1], type=BackupOrder)
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def make(order: BackupOrder) -> JobResult:
-    """Make a backup, check it, and only then delete older ones."""
+    """Make a backup, check it, and only then delete older backups."""
     began_s = time.monotonic()
     directory = Path(order.directory)
     directory.mkdir(parents=True, exist_ok=True)
@@ -95,13 +95,13 @@ def _back_up(address: str, target: Path) -> tuple[Manifest, Room]:
     from escrowmq.store.disk import OsDisk
 
     with redirect_stdout(io.StringIO()):
-        # The restore check makes another copy of all of it.
+        # The restore check makes a second full copy.
         room = back_up_running(target, address, Output.JSON, copies=2)
     return read_manifest(OsDisk(target, read_only=True)), room
 
 
 def _check(backup: Path, restored: Path, room: Room) -> None:
-    """Restore it as an operator would, and read all of it as ``escrowmq store check`` does."""
+    """Restore the backup as an operator would, and check it like ``escrowmq store check``."""
     from escrowmq.store import backup as backups
     from escrowmq.store import inspect
     from escrowmq.store.disk import OsDisk
@@ -117,15 +117,15 @@ def _check(backup: Path, restored: Path, room: Room) -> None:
 
 
 def _prune(directory: Path, order: BackupOrder, made: Path) -> list[str]:
-    """Delete good backups beyond those that are kept, the oldest first.
+    """Delete the oldest good backups until ``order.keep`` remain; return their names.
 
-    The one that was just made is kept, also if a wrong clock made others that seem newer.
+    The new backup always stays, even if a wrong clock gave older backups a later date.
     """
     removed = []
     good = verified_backups(directory, order.broker, order.seed)
     others = [path for path, _ in good if path != made]
     for path in others[: max(len(others) - order.keep + 1, 0)]:
-        # First the name of a good one goes: a deletion that is cut short leaves no half backup.
+        # Rename it first, so that no interrupted deletion leaves a partial backup with a good name.
         doomed = path.with_name(path.name + UNFINISHED)
         with contextlib.suppress(OSError):
             path.rename(doomed)
@@ -135,7 +135,7 @@ def _prune(directory: Path, order: BackupOrder, made: Path) -> list[str]:
 
 
 def _clean(directory: Path, order: BackupOrder) -> None:
-    """Remove what an earlier job of this broker left unfinished."""
+    """Remove the unfinished files of this broker's jobs."""
     ours = re.compile(
         rf"{re.escape(file_name(order.broker))}-[0-9]{{8}}T[0-9]{{6}}Z({UNFINISHED}|{RESTORED})"
     )
@@ -161,7 +161,7 @@ def _flush_directory(path: Path) -> None:
 
 
 def _step_back() -> None:
-    """Leave the processor to the broker."""
+    """Lower this process's priority, so that the broker gets the CPU first."""
     os.nice(NICENESS)
     if hasattr(os, "SCHED_BATCH"):
         with contextlib.suppress(OSError):

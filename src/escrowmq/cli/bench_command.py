@@ -25,11 +25,11 @@ def bench(
 ) -> None:
     """Run a bench program, and print its figures.
 
-    With -o the list of programs is for programs; figures are JSON, one object per line, anyway.
+    The option -o formats the list of programs. Figures are always JSON, one object per line.
 
-    What follows its name is for the program: escrowmq bench store -- --help.
+    Arguments after the name go to the program: escrowmq bench store -- --help.
     """
-    # A clone is used where it is: its root is not on the path of an installed command.
+    # The root of a clone is not on the import path of an installed command.
     if find_spec(PACKAGE) is None and Path(PACKAGE, "__init__.py").is_file():
         sys.path.insert(0, str(Path.cwd()))
     programs = names()
@@ -46,7 +46,7 @@ def bench(
 
 
 def names() -> list[str]:
-    """Every program, as it is called."""
+    """Return the name of every bench program."""
     spec = find_spec(PACKAGE)
     if spec is None or not spec.submodule_search_locations:
         return []

@@ -1,4 +1,4 @@
-"""``escrowmq clock``: what time it is for a broker, and a person's word on it."""
+"""``escrowmq clock``: show a broker's clocks, and let an operator confirm the wall clock."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def clock() -> None:
 
 @app.command()
 def show(broker: BrokerOption = DEFAULT_BROKER, output: OutputOption = Output.TABLE) -> None:
-    """Print store time, the wall clock of the broker's machine, and what waits because of them."""
+    """Print store time, the wall clock of the broker's machine, and whether deletion waits."""
     told = _status(broker)
     print_item(raw(told), output, lambda: as_facts(facts(told)))
 
@@ -47,11 +47,10 @@ def confirm(
     output: OutputOption = Output.TABLE,
     dry_run: DryRunOption = False,
 ) -> None:
-    """Say that the wall clock of the broker's machine is right: look at it first.
+    """Confirm that the wall clock of the broker's machine is right; check it first.
 
-    Where it is ahead, store time follows at once: delays, retries and checks that are due by then
-    happen. Deletion waits for one more hour. Where it is behind, store time stays, and nobody is
-    alerted any more.
+    If it is ahead, store time follows at once: delays, retries and back-checks that are due by then
+    happen. Deletion waits for one more hour. If it is behind, store time stays and the alert stops.
     """
     from escrowmq.protocol.own import OwnCode
     from escrowmq.protocol.own_hand_headers import ConfirmClockHeader
@@ -97,12 +96,12 @@ def _status(broker: str) -> StatusAnswer:
 
 
 def raw(told: StatusAnswer) -> ClockShape:
-    """For programs."""
+    """Convert a status answer to the JSON shape."""
     return ClockShape(**{name: getattr(told, name) for name in ClockShape.__struct_fields__})
 
 
 def facts(told: StatusAnswer) -> dict[str, str | None]:
-    """For people."""
+    """Return the text lines for an operator, by name."""
     return {
         "store time": at(told.now_ms),
         "wall time": at(told.wall_ms),

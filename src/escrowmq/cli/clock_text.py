@@ -1,4 +1,4 @@
-"""What several commands say about a broker's clock."""
+"""Text about a broker's clock that several commands share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def gap_of(told: StatusAnswer) -> str:
-    """How the wall clock stands to store time."""
+    """Describe the gap between the wall clock and store time."""
     apart = duration(abs(told.clock_gap_ms))
     match told.clock_gap:
         case "ahead":
@@ -27,7 +27,7 @@ def gap_of(told: StatusAnswer) -> str:
 
 
 def deletion_of(told: StatusAnswer) -> str:
-    """Whether messages are deleted for their age."""
+    """Say whether retention deletes messages by age, and if not, what it waits for."""
     if not told.deletion_waits:
         return "goes on"
     ends = f", for {duration(told.deletion_waits_ms)} more" if told.deletion_waits_ms else ""

@@ -1,7 +1,7 @@
-"""Config is read once, here, and passed down: flags > environment > TOML file > defaults.
+"""Reads the config once and passes it down: flags > environment > TOML file > defaults.
 
-Every section is one frozen dataclass that checks its own values; this module finds the values,
-gives them their types, and remembers where each one came from.
+Each section is one frozen dataclass that checks its own values. This module finds the values,
+converts them to their types, and remembers where each one came from.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from escrowmq.transaction.policy import CheckPolicy
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-#: A package with settings joins by adding its dataclass here.
+#: A package with settings adds its dataclass here.
 SECTIONS: Mapping[str, type[DataclassInstance]] = {
     "alerts": AlertsConfig,
     "backup": BackupConfig,
@@ -43,12 +43,12 @@ SECTIONS: Mapping[str, type[DataclassInstance]] = {
     "transaction": CheckPolicy,
     "writer": WriterConfig,
 }
-#: Sections of which there may be many, each with a name of its own: ``[ledger.NAME]``.
+#: The section that may occur many times, each with its own name: ``[ledger.NAME]``.
 LEDGER = "ledger"
-# Not all that TOML allows: a variable's name cannot hold the rest.
+# Narrower than TOML: the name must also fit into the name of an environment variable.
 _LEDGER_NAME = re.compile(r"ledger\.[a-z][a-z0-9]*(_[a-z0-9]+)*")
 
-#: A setting that may hold a token.
+#: A setting that may hold a token, so it is masked.
 HOOK = "alerts.url"
 
 ENV_PREFIX = "ESCROWMQ_"
@@ -66,7 +66,7 @@ class Setting:
 
     #: ``section.key``
     name: str
-    #: As it may be shown.
+    #: Secrets are masked in ``Config.settings``.
     value: object
     #: ``default``, ``file PATH``, ``env NAME`` or ``flag``.
     origin: str
@@ -74,29 +74,29 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """Every section, checked, and every setting with its origin."""
+    """All checked sections, and all settings with their origins."""
 
     sections: Mapping[str, object]
     settings: tuple[Setting, ...]
-    #: By name.
+    #: Keyed by the NAME of ``[ledger.NAME]``.
     ledgers: Mapping[str, LedgerConfig]
 
     def section(self, kind: type[Section]) -> Section:
-        """The section of that dataclass: ``config.section(StoreConfig)``."""
+        """Return the section of this dataclass: ``config.section(StoreConfig)``."""
         return next(section for section in self.sections.values() if isinstance(section, kind))
 
 
 def load(
     *, file: Path | None = None, environ: Mapping[str, str], flags: Sequence[str] = ()
 ) -> Config:
-    """Read and check all settings; the first problem is raised as ``RequestRefused``.
+    """Read and check all settings; raise ``RequestRefused`` for the first problem.
 
-    ``flags`` are ``section.key=value``.  Without ``file``, ``ESCROWMQ_CONFIG`` may name one.
+    ``flags`` are ``section.key=value``. Without ``file``, ``ESCROWMQ_CONFIG`` may name one.
     """
     if file is None and environ.get(ENV_FILE):
         file = Path(environ[ENV_FILE])
     given: dict[str, Setting] = {}
-    # From the weakest to the strongest: a later source replaces what an earlier one said.
+    # Sources in rising priority: a later one replaces the values of an earlier one.
     for source in (_from_file(file), _from_environ(environ), _from_flags(flags)):
         given.update((setting.name, setting) for setting in source)
     hook = given.get(HOOK)
@@ -131,7 +131,7 @@ def _filled_hook(setting: Setting, environ: Mapping[str, str]) -> str:
     try:
         return expand(str(setting.value), environ)
     except RequestRefused as error:
-        # Without the value: it may hold a token.
+        # The error leaves out the value, which may hold a token.
         raise RequestRefused(
             "bad_config", error.message, key=setting.name, origin=setting.origin
         ) from None
@@ -141,7 +141,7 @@ def _ledger(setting: Setting, environ: Mapping[str, str]) -> LedgerConfig:
     try:
         return LedgerConfig(url=expand(str(setting.value), environ))
     except RequestRefused as error:
-        # Without the value: it may hold a password.
+        # The error leaves out the value, which may hold a password.
         raise RequestRefused(
             "bad_config", error.message, key=setting.name, origin=setting.origin
         ) from None
@@ -160,21 +160,21 @@ def _from_file(path: Path | None) -> Iterator[Setting]:
     origin = f"file {path}"
     for section, table in _with_ledgers(tables):
         if not isinstance(table, dict):
-            # Without the value: it may be a secret in the wrong place.
+            # The error leaves out the value, which may be a misplaced secret.
             raise RequestRefused(
                 "bad_config", "keys belong in a [section]", key=section, origin=origin
             )
-        _check_section(section, origin)  # Here too, since the table may be empty.
+        _check_section(section, origin)  # An empty table reaches no other check.
         for key, value in table.items():
             yield _setting(section, key, value, from_toml, origin)
 
 
 def _with_ledgers(tables: Mapping[str, object]) -> Iterator[tuple[str, object]]:
-    """Each section of a file, and each ledger as a section of its own."""
+    """Yield each section of a file, and each ledger as its own section."""
     for section, table in tables.items():
         if section == LEDGER and isinstance(table, dict):
             for name, ledger in table.items():
-                # One without a URL is not passed over: the environment may have it.
+                # Keep a ledger without a URL: the environment may supply it.
                 is_table = isinstance(ledger, dict)
                 yield f"{LEDGER}.{name}", {"url": "", **ledger} if is_table else ledger
         else:
@@ -182,8 +182,8 @@ def _with_ledgers(tables: Mapping[str, object]) -> Iterator[tuple[str, object]]:
 
 
 def _from_environ(environ: Mapping[str, str]) -> Iterator[Setting]:
-    # Container platforms set variables such as ESCROWMQ_PORT for a service of our name, so only
-    # those with two underscores are ours; one in place of two is caught as a slip.
+    # Container platforms set variables such as ESCROWMQ_PORT for a service named escrowmq, so only
+    # those with two underscores are ours. A known setting with one underscore is an error.
     slips = {f"{section}_{key}": f"{section}__{key}".upper() for section, key in _known()}
     for variable in sorted(environ):
         if not variable.startswith(ENV_PREFIX):
@@ -221,7 +221,7 @@ def _setting(
     try:
         return Setting(name=name, value=convert(types[key], given), origin=origin)
     except ValueError as error:
-        facts = {} if section not in SECTIONS else {"value": given}  # A ledger's is a secret.
+        facts = {} if section not in SECTIONS else {"value": given}  # A ledger's URL is a secret.
         raise RequestRefused("bad_config", str(error), key=name, **facts, origin=origin) from None
 
 

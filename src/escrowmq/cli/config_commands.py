@@ -1,4 +1,4 @@
-"""``escrowmq config``: which settings hold, and why."""
+"""``escrowmq config``: show the effective settings and where each came from."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def show(
 
 
 def shapes_of(config: Config) -> list[SettingShape]:
-    """Every setting, for programs."""
+    """Convert every setting to its JSON shape."""
     return [
         SettingShape(key=one.name, value=cast("Value", one.value), origin=one.origin)
         for one in config.settings
@@ -42,11 +42,11 @@ def shapes_of(config: Config) -> list[SettingShape]:
 
 
 def as_table(config: Config) -> str:
-    """Aligned columns, the same on a terminal and in a pipe, so that grep and awk can read them."""
+    """Align the columns, on a terminal and in a pipe alike, so that grep and awk can read them."""
     rows = [("KEY", "VALUE", "ORIGIN")]
     rows += [(setting.name, str(setting.value), setting.origin) for setting in config.settings]
     name_width = max(len(name) for name, _, _ in rows)
-    # A value that is longer sticks out; it does not push all origins out of sight.
+    # A longer value shifts only its own row, not the ORIGIN column of every row.
     value_width = max(len(value) for _, value, _ in rows if len(value) <= VALUE_WIDTH_MAX)
     return "\n".join(
         f"{name:{name_width}}  {value:{value_width}}  {origin}" for name, value, origin in rows

@@ -1,7 +1,7 @@
-"""Giving a configured value the type of its field.
+"""Converts a configured value to the type of its field.
 
-Both functions raise ``ValueError`` with a text that says what would be right.  Sizes and durations
-are plain integers: the unit is in the key's name.
+Both functions raise ``ValueError`` with a text that says what is allowed. Sizes and durations are
+plain integers: the unit is in the key's name.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ import re
 from collections.abc import Callable
 from typing import Literal, get_args, get_origin
 
-# Not what int() takes: that also accepts blanks around and digits of other scripts.
+# Stricter than int(), which also accepts surrounding blanks and digits of other scripts.
 _INTEGER = re.compile(r"[+-]?[0-9]+(_[0-9]+)*")
-#: Python itself stops at a few thousand digits; no setting comes near this many.
+#: Far above any setting, and far below the few thousand digits at which int() fails.
 _DIGITS_MAX = 40
 
 
 def from_toml(kind: object, value: object) -> object:
-    """Check a value that already has a type; only an integer may stand for a float."""
+    """Check the type of a value. The only conversion is from an integer to a float."""
     if get_origin(kind) is Literal:
         return _choice(kind, value)
-    # A bool is an int to Python, not to us.
+    # Python counts a bool as an int; a setting does not.
     if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
         return _finite(float(value))
     if type(value) is not kind:
@@ -30,7 +30,7 @@ def from_toml(kind: object, value: object) -> object:
 
 
 def from_text(kind: object, text: str) -> object:
-    """Read a value from the environment or the command line."""
+    """Parse a value from the environment or the command line."""
     if get_origin(kind) is Literal:
         return _choice(kind, text)
     return _READERS[kind](text)

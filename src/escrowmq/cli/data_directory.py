@@ -1,7 +1,7 @@
-"""Refuses a data directory that holds somebody else's files, before anything is written to it.
+"""Refuses a data directory that holds other files, before anything is written to it.
 
 A broker writes ``lock``, ``meta.db`` and ``store/``; the pipeline writes ``lake/`` and
-``pipeline/``.  In a home directory or a source tree they would be hard to find and to remove.
+``pipeline/``. In a home directory or a source tree they would be hard to find and to remove.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ from pathlib import Path
 
 from escrowmq.model.errors import RequestRefused, StoreUnusable
 
-#: A store that was opened at least once has this file.
+#: Every store that was opened at least once has this file.
 MARK = "store/format"
 STORE = "store"
-#: Names that a first start which was cut short, a pipeline or a repair leaves, and that of a
+#: Names that a start, a backup, a pipeline or a repair may leave, and ``lost+found``, which is on a
 #: freshly formatted disk.
 OUR_NAMES = frozenset(
     ("damaged", "lake", "lock", "lost+found", "meta.copy", "meta.db", "pipeline", "store")
 )
-#: Entries that the error names.
+#: The most entries that the error names.
 SHOWN_MAX = 3
 
 
 def refuse_foreign_directory(data: Path) -> None:
-    """Accept a new directory, an empty one and a data directory.
+    """Refuse a directory that is not new, not empty and not a data directory.
 
     Raises:
-        StoreUnusable: ``data_directory_foreign``, with some of the files that are in the way.
+        StoreUnusable: ``data_directory_foreign``, with up to three of the other files.
     """
     if not data.is_dir() or (data / MARK).is_file():
         return
@@ -43,12 +43,12 @@ def refuse_foreign_directory(data: Path) -> None:
 
 
 def _is_ours(name: str) -> bool:
-    # Hidden files (.keep, .snapshot, a service user's .cache) are no sign of another use.
+    # Hidden files (.keep, .snapshot, a service user's .cache) do not mean another use.
     return name in OUR_NAMES or name.startswith((".", "meta.db-"))
 
 
 def refuse_inside_store(data: Path, directory: Path) -> None:
-    """Refuse a directory for backups among the files of a store, which would not open with it.
+    """Refuse a backup directory inside a store, because the store would no longer open.
 
     Raises:
         RequestRefused: ``backup_inside_store``.

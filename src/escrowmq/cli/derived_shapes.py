@@ -1,4 +1,4 @@
-"""Shapes that are another struct of ours with some fields more or less; see ``shapes.py``."""
+"""JSON shapes made from another struct by adding or leaving out fields; see ``shapes.py``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def derived(
     without: Collection[str] = (),
     renamed: Mapping[str, str] | None = None,
 ) -> type[Shape]:
-    """A shape with the fields of a struct, all of them required, and some more."""
+    """Make a shape with the fields of ``base``, all required, and the fields in ``more``."""
     names = renamed or {}
     kept = [
         (names.get(field.name, field.name), field.type)
@@ -29,7 +29,7 @@ def derived(
         name,
         [*kept, *more.items()],
         bases=(Shape,),
-        # Where the reference page finds the descriptions of the fields.
+        # The reference page reads the descriptions of the fields here.
         namespace={"described_by": base, "renamed": names, "__doc__": base.__doc__},
         module=__name__,
         kw_only=True,

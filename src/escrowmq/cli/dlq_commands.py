@@ -1,4 +1,4 @@
-"""``escrowmq dlq``: what consumer groups gave up, and sending it again."""
+"""``escrowmq dlq``: list the dead letters of consumer groups, and send them again."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def dlq() -> None:
 
 @app.command(name="list")
 def list_(broker: BrokerOption = DEFAULT_BROKER, output: OutputOption = Output.TABLE) -> None:
-    """Print every group that has dead letters, and how many."""
+    """Print every group that has dead letters, and how many it has."""
     from escrowmq.cli.redriving import DLQ_PREFIX
     from escrowmq.protocol.own import OwnCode
     from escrowmq.protocol.own_headers import ListQueuesHeader
@@ -125,9 +125,9 @@ def redrive(
     to: TargetOption = "group",
     dry_run: DryRunOption = False,
 ) -> None:
-    """Send dead letters again, the oldest first: each once, however often this is run.
+    """Send dead letters again, the oldest first; repeating this sends none of them twice.
 
-    Exit code 1: some were refused.
+    Exit code 1: the broker refused some of them.
     """
     from escrowmq.cli.redriving import Sent, Target, target_topic, was_sent
     from escrowmq.cli.redriving import redrive as send
@@ -167,7 +167,7 @@ def redrive(
 
 
 def _chosen(calls: OwnCalls, group: str, ids: list[str]) -> Iterator[MessageRow]:
-    """All letters of a group, or those that are named; one that is not there is refused first."""
+    """Yield all letters of a group, or the named ones; refuse an unknown id before the first."""
     from escrowmq.cli.redriving import letters
 
     if not ids:

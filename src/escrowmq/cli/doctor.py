@@ -1,6 +1,6 @@
-"""``escrowmq doctor``: the first place to look when something is wrong, or to see that nothing is.
+"""``escrowmq doctor``: check the machine, the data directory, the broker and the ledgers.
 
-Each check is one line: how it is, and what to do.  Nothing is changed by looking.
+Each check prints one line with its result and what to do. The checks change nothing.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ def doctor(
 ) -> None:
     """Look at everything, and say what to do.
 
-    Exit code 0: well.  1: a problem, or with --strict a warning.
+    Exit code 0: no problem was found. 1: a problem, or with --strict a warning.
     """
     findings: list[Finding] = []
     for finding in examine(broker, data, file, set_ or []):
         findings.append(finding)
         if output is Output.TABLE:
-            # At once: a database that does not answer takes its time.
+            # Print at once: a database that does not answer delays the next line.
             typer.echo(line(finding))
     if output is not Output.TABLE:
         shapes = [FindingShape(**finding._asdict()) for finding in findings]
@@ -62,7 +62,7 @@ def doctor(
 
 
 def line(finding: Finding) -> str:
-    """A finding for people."""
+    """Format a finding as one line of text."""
     advice = f"; {finding.advice}" if finding.advice else ""
     return escaped(f"{finding.level:11}  {finding.check}: {finding.found}{advice}")
 
@@ -70,7 +70,7 @@ def line(finding: Finding) -> str:
 def examine(
     broker: str | None, data: Path | None, file: Path | None, flags: list[str]
 ) -> Iterator[Finding]:
-    """Every check, one after the other."""
+    """Run all checks, one after the other."""
     from escrowmq.cli import doctor_broker, doctor_data, doctor_ledgers, doctor_machine
     from escrowmq.cli.config import load
 

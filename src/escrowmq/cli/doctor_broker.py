@@ -1,4 +1,4 @@
-"""What the doctor asks a broker."""
+"""Checks of ``escrowmq doctor`` on a running broker."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ ANSWER_MS_SLOW = 1_000
 OLD_MS = 3_600_000
 LAG_LARGE = 100_000
 FLUSH_MS_SLOW = 100
-#: Deadlines of transactions are kept on the broker's clock.
+#: The broker times back-checks by its own clock, so a larger difference is worth a warning.
 CLOCK_MS_WRONG = 5_000
 OPEN_FILES_MIN = 4_096
 
 
 def findings(address: str, *, is_expected: bool) -> Iterator[Finding]:
-    """Each check; where none was said to be, none need be."""
+    """Yield each check; an absent broker is a problem only if ``is_expected``."""
     from escrowmq.protocol.own import OwnCode
 
     try:
         with asking(address) as calls:
-            # The first call also makes the connection.
+            # The first call also opens the connection, so only the second one is timed.
             calls.call(OwnCode.STATUS)
             before_ms = time.time_ns() // 1_000_000
             told = calls.call(OwnCode.STATUS).header
@@ -71,7 +71,7 @@ def findings(address: str, *, is_expected: bool) -> Iterator[Finding]:
 
 
 def of_answer(told: StatusAnswer, lag: Lag, *, took_ms: int, apart_ms: int) -> Iterator[Finding]:
-    """What its answer says."""
+    """Yield the findings in a broker's status answer."""
     yield _broker(told, took_ms)
     ours = version("escrowmq")
     if told.broker_version != ours:
@@ -108,7 +108,7 @@ def of_answer(told: StatusAnswer, lag: Lag, *, took_ms: int, apart_ms: int) -> I
 
 
 def of_ledgers(told: LedgersTold, now_ms: int) -> Iterator[Finding]:
-    """What the pipeline reported about its ledgers."""
+    """Yield the findings in the pipeline's report about its ledgers."""
     for row in told.reported:
         check = f"pipeline's ledger {row.name}"
         if row.is_reachable:
@@ -116,7 +116,7 @@ def of_ledgers(told: LedgersTold, now_ms: int) -> Iterator[Finding]:
         else:
             found = problem if row.undecided or not row.uuid else warning
             yield found(check, f"unreachable: {error_of(row)}", advice_for(row))
-    # While a configured database never told its UUID, each of these may be its ledger.
+    # Until every configured database has told its UUID, one of these may be its ledger.
     is_known = told.pipelines and not told.unnamed
     missing = [row for row in told.rows if not row.name] if is_known else []
     for row in missing[:LEDGERS_SHOWN]:
@@ -233,7 +233,7 @@ def _names(told: StatusAnswer) -> Finding:
 
 
 def _clock(apart_ms: int, took_ms: int) -> Finding:
-    # The broker looked at its clock at some time while we waited.
+    # The broker read its clock at an unknown moment while we waited, so allow for that time.
     beyond_ms = max(apart_ms - took_ms, -apart_ms, 0)
     if beyond_ms > CLOCK_MS_WRONG:
         found = f"{duration(beyond_ms)} apart from the broker's"

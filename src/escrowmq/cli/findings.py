@@ -1,4 +1,4 @@
-"""What ``escrowmq doctor`` finds: one line each."""
+"""The findings of ``escrowmq doctor``, one line each."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import NamedTuple
 
 
 class Level(StrEnum):
-    """How bad it is."""
+    """Severity of a finding."""
 
     OK = "ok"
-    #: Nothing is wrong; something could be more.
+    #: Nothing is wrong, but an optional part is absent or an action may help.
     INFORMATION = "information"
-    #: It works, and will not for ever or not after every accident.
+    #: It works now, but may fail later or after an accident.
     WARNING = "warning"
     PROBLEM = "problem"
 
 
 class Finding(NamedTuple):
-    """One check, how it came out, and what to do."""
+    """One check with its result and what to do."""
 
     level: Level
     check: str
@@ -28,20 +28,20 @@ class Finding(NamedTuple):
 
 
 def ok(check: str, found: str) -> Finding:
-    """All is well."""
+    """Make a finding that needs no action."""
     return Finding(Level.OK, check, found)
 
 
 def information(check: str, found: str, advice: str = "") -> Finding:
-    """Good to know."""
+    """Make a finding that is good to know."""
     return Finding(Level.INFORMATION, check, found, advice)
 
 
 def warning(check: str, found: str, advice: str) -> Finding:
-    """Somebody should see to it."""
+    """Make a finding that an operator should act on."""
     return Finding(Level.WARNING, check, found, advice)
 
 
 def problem(check: str, found: str, advice: str) -> Finding:
-    """Somebody must see to it."""
+    """Make a finding that an operator must act on."""
     return Finding(Level.PROBLEM, check, found, advice)

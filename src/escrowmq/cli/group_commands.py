@@ -32,7 +32,7 @@ app = typer.Typer(help=ABOUT, no_args_is_help=True)
 GroupArgument = Annotated[str, typer.Argument(metavar="GROUP")]
 ReasonOption = Annotated[str, typer.Option(help="Why; the broker keeps it.")]
 CONSUMER = "consumer"
-#: Places that have a name, as the protocol has them: milliseconds, or -1 for the end.
+#: Named positions in a queue as the protocol encodes them: milliseconds, or -1 for the end.
 PLACES = {"earliest": 0, "latest": -1}
 
 
@@ -43,7 +43,7 @@ def group() -> None:
 
 @app.command(name="list")
 def list_(broker: BrokerOption = DEFAULT_BROKER, output: OutputOption = Output.TABLE) -> None:
-    """Print every producer and consumer group, how many are online, and what consumers lag."""
+    """Print every producer and consumer group, its online members, and the lag of consumers."""
     from escrowmq.protocol.own import OwnCode
 
     with asking(broker) as calls:
@@ -82,7 +82,7 @@ def list_(broker: BrokerOption = DEFAULT_BROKER, output: OutputOption = Output.T
 def show(
     name: GroupArgument, broker: BrokerOption = DEFAULT_BROKER, output: OutputOption = Output.TABLE
 ) -> None:
-    """Print how far a consumer group is in each queue."""
+    """Print a consumer group's offset and lag in each queue, and its online members."""
     from escrowmq.protocol.own import OwnCode
     from escrowmq.protocol.own_headers import TopicFilterHeader
 
@@ -158,7 +158,7 @@ def reset_offset(
     output: OutputOption = Output.TABLE,
     dry_run: DryRunOption = False,
 ) -> None:
-    """Send a consumer group to another place, whether it is online or not."""
+    """Move a consumer group to another offset, whether it is online or not."""
     from escrowmq.protocol.admin_headers import ResetOffsetHeader
     from escrowmq.protocol.codes import RequestCode
 
@@ -189,8 +189,8 @@ def pause(
 ) -> None:
     """Deliver no messages to a consumer group until it is resumed.
 
-    Its members stay connected and keep their offsets.  The pause survives a restart of the broker.
-    Messages that its members have already received are not called back.
+    Its members stay connected and keep their offsets. The pause survives a restart of the broker.
+    Messages that its members have already received are not recalled.
     """
     _set_paused(name, broker, output, reason, is_paused=True, dry_run=dry_run)
 
@@ -236,7 +236,7 @@ def _word(*, is_paused: bool) -> str:
 
 
 def _paused(calls: OwnCalls) -> dict[str, PausedRow]:
-    """Paused groups by name; a broker of an older release has none."""
+    """Return the paused groups by name; a broker of an older release has none."""
     from escrowmq.protocol.own import OwnCode
 
     if not calls.call(OwnCode.STATUS).header.groups_paused:
@@ -245,7 +245,7 @@ def _paused(calls: OwnCalls) -> dict[str, PausedRow]:
 
 
 def place_of(text: str) -> int:
-    """A place in a queue as the protocol has it: milliseconds, or -1 for the end."""
+    """Convert a position in a queue to the protocol's encoding: milliseconds, or -1 for the end."""
     if text in PLACES:
         return PLACES[text]
     try:

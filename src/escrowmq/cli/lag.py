@@ -1,4 +1,4 @@
-"""How far consumers lag, as the broker tells it."""
+"""Consumer lag as the broker reports it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Lag(NamedTuple):
 
 
 def largest_lag(calls: OwnCalls) -> Lag:
-    """The largest of all groups in all topics."""
+    """Return the largest lag of any group in any topic."""
     from escrowmq.protocol.own import OwnCode
 
     lags: Counter[tuple[str, str]] = Counter()

@@ -1,6 +1,6 @@
-"""``escrowmq lake``: ask the lake, publish from it again, and keep it in order.
+"""``escrowmq lake``: query the lake, replay messages from it, and maintain it.
 
-What needs Spark, pyarrow or deltalake is imported when a command runs.
+Modules that need Spark, pyarrow or deltalake are imported when a command runs.
 """
 
 from __future__ import annotations
@@ -73,10 +73,10 @@ def query(
     output: OutputOption = Output.TABLE,
     file: FileOption = None,
 ) -> None:
-    """Ask in SQL.
+    """Query the lake in SQL.
 
-    There are the tables messages, transactions, progress, settle_rounds and quarantine, and the
-    view transaction_summary.
+    The tables are messages, transactions, progress, settle_rounds and quarantine. There is one
+    view, transaction_summary.
     """
     require_pipeline_spark()
     from escrowmq.pipeline.lake import query as lake_query
@@ -98,7 +98,7 @@ def tables(
     output: OutputOption = Output.TABLE,
     file: FileOption = None,
 ) -> None:
-    """Say what is in the lake."""
+    """Print each table of the lake with its rows, files, size, days and version."""
     from escrowmq.pipeline.lake.extent import extents
 
     lake = _lake(_places(data, lake_uri, file))
@@ -138,7 +138,7 @@ def compact(
     *,
     dry_run: DryRunOption = False,
 ) -> None:
-    """Merge small files into few."""
+    """Merge small files into fewer, larger ones."""
     from escrowmq.pipeline.lake import upkeep as lake_upkeep
 
     found = _lake(_places(data, lake_uri, file))
@@ -174,7 +174,7 @@ def vacuum(
     file: FileOption = None,
     dry_run: DryRunOption = False,
 ) -> None:
-    """Delete old rows, and remove files that belong to no table any more."""
+    """Delete old rows, and remove files that no longer belong to a table."""
     from escrowmq.pipeline.lake import upkeep as lake_upkeep
 
     found = _lake(_places(data, lake_uri, file))
@@ -215,8 +215,8 @@ def replay(
 ) -> None:
     """Publish archived messages again, exactly once.
 
-    All become visible at once, with their bodies, keys, tags and properties; what they were is in
-    properties REPLAYED_.... Times are as in 2026-11-16T12:00:00Z, or milliseconds.
+    All become visible at once, with their bodies, keys, tags and properties. Properties named
+    REPLAYED_... tell where each came from. Write times as 2026-11-16T12:00:00Z, or in milliseconds.
     """
     require_pipeline_spark()
     from escrowmq.pipeline.lake import replay as lake_replay
@@ -247,10 +247,10 @@ def replay(
 def _places(data: Path | None, lake_uri: str | None, file: Path | None) -> Places:
     config = load(file=file, environ=os.environ).section(PipelineConfig)
     if lake_uri is not None:
-        # The checkpoints are nobody's business here.
+        # places_of needs both places, but these commands use no checkpoints.
         config = replace(config, lake_uri=lake_uri, checkpoint_uri=config.checkpoint_uri or "none")
     if data is not None and not config.lake_uri and not data.is_dir():
-        # Spark would make the directory, for its cache.
+        # Otherwise Spark would create the directory for its cache.
         text = "there is no such directory; correct --data-dir"
         raise RequestRefused("lake_missing", text, data_dir=str(data))
     return places_of(config, data)
@@ -276,7 +276,7 @@ def _tables(name: str | None) -> list[LakeTable]:
 
 @contextmanager
 def _spark(places: Places) -> Iterator[SparkSession]:
-    """Spark on this machine, until the process ends."""
+    """Start Spark on this machine; the session lasts until the process ends."""
     from escrowmq.pipeline.spark.scratch import scratch_in
     from escrowmq.pipeline.spark.start_cache import quick_session
 

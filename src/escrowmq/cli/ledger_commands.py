@@ -1,4 +1,4 @@
-"""``escrowmq ledger``: look at the tables of a ledger, and bring them to the current version."""
+"""``escrowmq ledger``: show the tables of a ledger, and migrate them to the current version."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ app = typer.Typer(help="See the tables of a ledger, and migrate them.", no_args_
 ANSWER_S = 30.0
 MARK_COLUMNS = ("store", "epoch", "log_end", "half_end")
 
-#: What a database without a ledger answers; a file that SQLite has not made yet, too.
+#: Errors of a database without a ledger, and of an SQLite file that does not exist yet.
 _NONE_THERE = ("ledger_missing", "ledger_unreachable")
 _COUNT = "SELECT outcome, count(*) FROM escrowmq_ledger GROUP BY outcome ORDER BY outcome"
 
@@ -52,7 +52,7 @@ def migrate(
     file: FileOption = None,
     set_: SetOption = None,
 ) -> None:
-    """Bring the tables of a ledger to the current version; its UUID and rows stay."""
+    """Migrate the tables of a ledger to the current version; its UUID and rows stay."""
     import msgspec
 
     from escrowmq.client.ledger_sql import VERSION
@@ -81,7 +81,7 @@ def show(
     file: FileOption = None,
     set_: SetOption = None,
 ) -> None:
-    """Print what a ledger holds: its UUID, version, rows by outcome, and marks of sweeps."""
+    """Print a ledger's UUID, version, number of rows by outcome, and sweep marks."""
     from escrowmq.client.databases import cutting, opener_of, reading
     from escrowmq.client.ledger_table import telling_faults
 
@@ -109,7 +109,7 @@ def sql_(
     dialect: Annotated[str, typer.Argument(metavar="DIALECT", help="sqlite or postgresql.")],
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Print the SQL that makes or updates a ledger, for a migration tool."""
+    """Print the SQL that creates or updates a ledger, for a migration tool."""
     from escrowmq.client.ledger_table import ddl
 
     made = LedgerSqlShape(dialect=dialect, sql=ddl(dialect))
@@ -143,7 +143,7 @@ def _looked_at(link: Link) -> LedgerShape:
 
 
 def _url(database: str, file: Path | None, flags: list[str] | None) -> str:
-    """The database of a URL, or of a ledger that the config names."""
+    """Return the database URL: the given one, or that of a ledger in the config."""
     from escrowmq.cli.config import load
     from escrowmq.pipeline.ledger_config import expand
 

@@ -1,4 +1,4 @@
-"""Ledgers as the pipeline reports them, in words: for ``status``, ``txn explain``, ``doctor``."""
+"""Text about the ledgers that the pipeline reports, for ``status``, ``txn explain``, ``doctor``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 ERROR_WIDTH = 300
 NAMED_MAX = 5
-"""Ledgers that one sentence names."""
+"""The most ledgers that one sentence names."""
 
 _RESTART = "then start the pipeline again"
 _ADVICE = {
@@ -64,17 +64,17 @@ class LedgersTold:
     #: Pipelines whose reports count now.
     pipelines: int = 0
     rows: Sequence[LedgerRow] = field(default=())
-    #: Ledgers that the broker left out of its answer.
+    #: Number of ledgers that the broker left out of its answer.
     left_out: int = 0
 
     @property
     def reported(self) -> list[LedgerRow]:
-        """Ledgers that are in the config of a pipeline."""
+        """Ledgers in the config of a pipeline that reports."""
         return [row for row in self.rows if row.name]
 
     @property
     def unnamed(self) -> str:
-        """Names of configured ledgers whose databases never told a UUID, with commas."""
+        """Names of configured ledgers whose databases never told a UUID, separated by commas."""
         names = [row.name for row in self.reported if not row.uuid]
         return ", ".join(names[:NAMED_MAX]) + (", …" if len(names) > NAMED_MAX else "")
 
@@ -86,14 +86,14 @@ class Standing(Enum):
     UNREPORTED = auto()
     REACHED = auto()
     UNREACHED = auto()
-    #: A configured database never told its UUID, which may be this one.
+    #: A configured database never told its UUID, so it may be this ledger.
     MAYBE_UNNAMED = auto()
-    #: Every configured database told its UUID, and none is this one.
+    #: Every configured database told its UUID, and none is this ledger.
     NOT_CONFIGURED = auto()
 
 
 def ask_ledgers(calls: OwnCalls) -> LedgersTold:
-    """Ask a broker; a release that does not know the request knows nothing of ledgers."""
+    """Ask a broker about ledgers; an older release, which lacks the request, reports none."""
     from escrowmq.protocol.own import OwnCode
 
     try:
@@ -106,7 +106,7 @@ def ask_ledgers(calls: OwnCalls) -> LedgersTold:
 
 
 def standing_of(uuid: str, told: LedgersTold) -> tuple[Standing, list[LedgerRow]]:
-    """How it stands with a ledger, and the configured ledgers that explain it."""
+    """Return the standing of a ledger, and the configured ledgers that explain it."""
     if not told.pipelines:
         return Standing.UNREPORTED, []
     mine = [row for row in told.reported if row.uuid == uuid]
@@ -120,30 +120,30 @@ def standing_of(uuid: str, told: LedgersTold) -> tuple[Standing, list[LedgerRow]
 
 
 def ledger_shapes(uuid: str, told: LedgersTold) -> list[LedgerReportShape]:
-    """For programs: the configured ledgers that explain how it stands with this one."""
+    """Return the JSON shapes of the configured ledgers that explain this ledger's standing."""
     if not uuid:
         return []
     return [report_shape(row) for row in standing_of(uuid, told)[1]]
 
 
 def report_shape(row: LedgerRow) -> LedgerReportShape:
-    """One ledger, for programs."""
+    """Convert a ledger's row to its JSON shape."""
     return LedgerReportShape(**msgspec.structs.asdict(row))
 
 
 def error_of(row: LedgerRow) -> str:
-    """The last error of a ledger, as its code and in words."""
+    """Return a ledger's last error: its code and its text."""
     text = clipped(row.error_text, ERROR_WIDTH)
     return f"{row.error}: {text}" if text else row.error
 
 
 def advice_for(row: LedgerRow) -> str:
-    """What makes the ledger reachable."""
+    """Return what to do so that the pipeline reaches the ledger."""
     return _ADVICE.get(row.error, _ANY_ADVICE).format(name=row.name)
 
 
 def ledger_line(row: LedgerRow, now_ms: int, unnamed: str = "") -> str:
-    """One ledger, for ``status``; ``unnamed`` are the ledgers that never told a UUID."""
+    """Describe a ledger for ``status``; ``unnamed`` names the ledgers that never told a UUID."""
     waits = f", {row.undecided} undecided" if row.undecided else ""
     if not row.name and unnamed:
         return f"{row.undecided} undecided; no database has told this UUID, it may be {unnamed}"
@@ -155,7 +155,7 @@ def ledger_line(row: LedgerRow, now_ms: int, unnamed: str = "") -> str:
 
 
 def explained_ledger(uuid: str, told: LedgersTold, now_ms: int) -> Iterator[str]:
-    """What the pipeline knows about the ledger that a transaction names, and what to do."""
+    """Explain what the pipeline knows about the ledger that a transaction names, and what to do."""
     standing, rows = standing_of(uuid, told)
     if standing is Standing.UNREPORTED:
         yield f"Its outcome is in the ledger {uuid}, which the pipeline looks up."

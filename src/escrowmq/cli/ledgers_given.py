@@ -1,4 +1,4 @@
-"""The ledgers that the config names, opened by commands that settle or look at them."""
+"""Opens the ledgers in the config for commands that settle transactions or explain them."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ OPEN_STATES = ("prepared", "parked")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenLedger:
-    """A ledger of the config, and what its database said."""
+    """A ledger in the config, and what its database said."""
 
     name: str
-    #: Empty if it did not say.
+    #: Empty if the database did not tell it.
     uuid: str = ""
     ledger: SqlLedger | None = None
-    #: Why it cannot be used: a code, and the words.
+    #: Why it cannot be used: an error code, and its text in ``cause``.
     fault: str = ""
     cause: str = ""
 
 
 def open_ledgers(configured: Mapping[str, LedgerConfig]) -> list[GivenLedger]:
-    """Ask each database which ledger it has; one that does not say is in the list with its fault.
+    """Ask each database for its ledger's UUID; a database that fails is listed with its fault.
 
-    Two with the same UUID are both unusable: one may be a copy, and a fence in it would undo what
-    the other has.
+    Two ledgers with the same UUID are both unusable: one may be a copy, and a fence in the copy
+    would contradict a row of the other.
     """
     found = [_open(name, config.url) for name, config in configured.items()]
     times = Counter(one.uuid for one in found if one.uuid)
@@ -51,12 +51,12 @@ def open_ledgers(configured: Mapping[str, LedgerConfig]) -> list[GivenLedger]:
 
 
 def usable(ledgers: list[GivenLedger]) -> dict[str, SqlLedger]:
-    """By UUID."""
+    """Return the ledgers that can be used, by UUID."""
     return {one.uuid: one.ledger for one in ledgers if one.ledger is not None}
 
 
 def missing_ledger(head: LifeLineAnswer, ledgers: list[GivenLedger]) -> str | None:
-    """Name what a look-up in the ledger still needs, and what to do; None if it can be made."""
+    """Return what a ledger lookup is missing and what to do, or None if nothing is missing."""
     if not head.ledger or head.ledger in usable(ledgers):
         return None
     if not ledgers:
@@ -72,7 +72,7 @@ def missing_ledger(head: LifeLineAnswer, ledgers: list[GivenLedger]) -> str | No
 
 
 def refuse_missing_ledger(head: LifeLineAnswer, ledgers: list[GivenLedger]) -> None:
-    """Refuse to settle an undecided transaction whose ledger cannot be looked up.
+    """Refuse to settle an undecided transaction whose ledger is not usable here.
 
     Raises:
         RequestRefused: ``ledger_not_given``, with what is missing; nothing was decided.

@@ -1,4 +1,4 @@
-"""A log record as one line, or as one JSON object: when, how bad, where, which event, its facts."""
+"""Formats a log record as one line or one JSON object: time, level, logger, event, facts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 
 from escrowmq.model.event_log import EVENT, RECORD_ATTRIBUTES
 
-#: Our own level for each command where ``log.level`` is ``auto``.
+#: The level of our own events, by command, where ``log.level`` is ``auto``.
 BROKER_LEVEL = "warning"
 PIPELINE_LEVEL = "info"
 
@@ -21,12 +21,12 @@ PIPELINE_LEVEL = "info"
 class LogConfig:
     """Section ``[log]``.
 
-    The log goes to standard error; what a command answers goes to standard output.
+    The log goes to standard error; a command's output goes to standard output.
     """
 
-    #: How events are logged: a line for people, or a JSON object on a line for programs.
+    #: Format of each log line: `text` for people, or `json`, one object per line, for programs.
     format: Literal["text", "json"] = "text"
-    #: The least serious events that are logged.  ``auto`` means ``warning`` for the broker and
+    #: Events below this level are not logged. ``auto`` means ``warning`` for the broker and
     #: ``info`` for the pipeline.
     level: Literal["auto", "debug", "info", "warning", "error"] = "auto"
 
@@ -38,7 +38,7 @@ def _facts(record: logging.LogRecord) -> Iterator[tuple[str, object]]:
 class LineFormatter(logging.Formatter):
     """``2026-11-16T19:20:00Z WARNING escrowmq.pipeline broker_away broker='127.0.0.1:1'``.
 
-    An event's message holds its facts already, for this formatter and for any other.
+    An event's message already contains its facts, so any formatter prints them.
     """
 
     converter = staticmethod(time.gmtime)
@@ -51,7 +51,7 @@ class JsonFormatter(logging.Formatter):
     """``{"ts":"2026-11-16T19:20:00.123Z","level":"WARNING","logger":…,"event":…,"broker":…}``."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One object on one line: four names that are always there, the facts, and the trace."""
+        """Format one object on one line: four fixed keys, then the facts, then any trace."""
         seconds, ms = divmod(int(record.created * 1_000), 1_000)
         at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
         line: dict[str, object] = {
@@ -61,7 +61,7 @@ class JsonFormatter(logging.Formatter):
             "event": getattr(record, EVENT, None) or record.getMessage(),
         }
         for key, value in _facts(record):
-            # A fact must not hide what every line has.
+            # A fact must not replace one of the fixed keys.
             line[f"{key}_" if key in line else key] = value
         if record.exc_info:
             line["trace"] = self.formatException(record.exc_info)
@@ -72,7 +72,7 @@ _FORMATTERS = {"text": LineFormatter, "json": JsonFormatter}
 
 
 def log_to_stderr(auto_level: str, config: LogConfig) -> None:
-    """Log our own events from the config's level on, and those of libraries from WARNING on."""
+    """Log our own events from the configured level up, and those of libraries from WARNING up."""
     level = auto_level if config.level == "auto" else config.level
     handler = logging.StreamHandler()
     handler.setFormatter(_FORMATTERS[config.format]())

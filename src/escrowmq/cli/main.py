@@ -1,8 +1,8 @@
 """The ``escrowmq`` command.
 
-Importing this module must stay cheap: a command imports numpy, pyarrow and what needs them when it
-runs.  Errors made on purpose become one line and an exit code by their kind; a traceback is always
-our bug.
+Importing this module must stay cheap: a command imports numpy, pyarrow and their users when it
+runs. An ``EscrowError`` becomes one line and an exit code by its class; a traceback is always our
+bug.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from escrowmq.model.errors import (
     Unavailable,
 )
 
-#: By the error's class: who must act.  Bad arguments end with 2 too.
+#: Exit codes by the error's class, which says who must act. Bad arguments end with 2, too.
 EXITS: dict[type[EscrowError], int] = {
     RequestRefused: 2,
     Unavailable: 3,
@@ -37,10 +37,10 @@ EXITS: dict[type[EscrowError], int] = {
     ProtocolViolation: 6,
 }
 
-#: Codes whose errors count as another class here: the peer is Apache's broker, or an older one.
+#: Codes whose errors count as another class here: the peer is Apache's broker or an older release.
 COUNTED_AS: dict[str, type[EscrowError]] = {"request_unsupported": ProtocolViolation}
 
-#: Who must act is the error's class, so the class says what to do; the error itself says where.
+#: What to do, by the error's class; the error itself says where.
 REMEDIES: dict[type[EscrowError], str] = {
     RequestRefused: "repeating it unchanged will not help",
     Unavailable: "nothing was done; try again later",
@@ -50,29 +50,29 @@ REMEDIES: dict[type[EscrowError], str] = {
     ProtocolViolation: "check which program is at the other end",
 }
 
-#: A person said no.
+#: The user declined at a prompt.
 EXIT_DECLINED = 1
 EXIT_USAGE = 2
-#: As if SIGPIPE had ended it: the program that reads the output has gone.
+#: The reader of the output has gone; the same code as for a process that SIGPIPE ended.
 EXIT_READER_GONE = 141
-#: What the shell sends a program that Ctrl-C has ended.
+#: The code that a shell reports for a program that Ctrl-C ended.
 EXIT_INTERRUPTED = 130
-#: The lowest and the highest that we are tried on.
+#: The lowest and the highest Python version that we test on.
 PYTHONS = ((3, 11), (3, 13))
 #: Typer's name for the variable by which a shell asks for completions.
 COMPLETING = "_ESCROWMQ_COMPLETE"
 
 
 class Entry(NamedTuple):
-    """A command, or a group of them, that is imported when somebody wants it."""
+    """A command or a command group that is imported on demand."""
 
-    #: Where it is, as ``module:name`` below this package; of a group, its ``typer.Typer``.
+    #: ``module:name`` below this package: a function, or for a group its ``typer.Typer``.
     home: str
-    #: What the list of commands says of it: the first line of its own help.
+    #: Its line in the list of commands: the first line of its own help.
     about: str
 
     def load(self) -> Any:  # noqa: ANN401 - a function, or a typer.Typer
-        """Import it."""
+        """Import the command."""
         module, _, name = self.home.partition(":")
         return getattr(import_module(f"escrowmq.cli.{module}"), name)
 
@@ -130,24 +130,24 @@ def escrowmq(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print it.")
     ] = False,
 ) -> None:
-    """Hold the options that stand before every command."""
+    """Hold the options that come before the command."""
 
 
 def app_for(words: Sequence[str], environ: Mapping[str, str]) -> typer.Typer:
-    """The command line, with the one command that is wanted; of the others only the names.
+    """Build the command line with the requested command, and only the names of the others.
 
     Importing all of them would take longer than most of them run.
     """
     app = typer.Typer(
         help="A message reaches consumers if, and only if, the sender's own transaction committed.",
         no_args_is_help=True,
-        # Plain help: importing rich would take longer than everything else together.
+        # Plain help: importing rich would take longer than all other imports together.
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
     )
     app.callback()(escrowmq)
     if COMPLETING in environ:
-        # The shell asks what may come next: the words so far are in the environment.
+        # The shell asks for completions and passes the words so far in the environment.
         words = environ.get("COMP_WORDS", environ.get("_TYPER_COMPLETE_ARGS", "")).split()[1:]
     wanted = next((word for word in words if not word.startswith("-")), None)
     for name, entry in COMMANDS.items():
@@ -157,18 +157,18 @@ def app_for(words: Sequence[str], environ: Mapping[str, str]) -> typer.Typer:
             loaded.rich_markup_mode = None
             app.add_typer(loaded, name=name)
         else:
-            # A bench program has options of its own.
+            # A bench program has its own options.
             others = {"allow_extra_args": True, "ignore_unknown_options": True}
             app.command(name, context_settings=others if name == "bench" else None)(loaded)
     return app
 
 
 def _unloaded() -> None:
-    """Stand in the list of commands for one that was not asked for."""
+    """Stand in for a command that was not requested, so that the help lists it."""
 
 
 def describe(error: EscrowError) -> str:
-    """One line: code, what is wrong with which value, and what to do."""
+    """Format an error as one line: its code, what is wrong with which value, and what to do."""
     remedy = _remedy(error)
     text = " ".join(str(error).split())
     return f"escrowmq: {text}; {remedy}" if remedy else f"escrowmq: {text}"
@@ -183,13 +183,13 @@ def _classes(error: EscrowError) -> tuple[type, ...]:
 
 
 def refuse_without_asserts() -> None:
-    """Assertions guard the laws of the store; without them we would serve unguarded."""
+    """Refuse to run with ``-O``: assertions guard the laws of the store."""
     if not __debug__:
         raise RequestRefused("asserts_disabled", "run Python without -O and PYTHONOPTIMIZE")
 
 
 def refuse_other_pythons(found: tuple[int, ...] = sys.version_info[:2]) -> None:
-    """Say so before something is missing that only other Pythons have."""
+    """Refuse an untested Python version before it fails on a missing feature."""
     lowest, highest = PYTHONS
     if not lowest <= found[:2] <= highest:
         raise RequestRefused(
@@ -216,7 +216,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except BrokenPipeError:
         code = _reader_gone()
     except SystemExit as ended:
-        # Click turns a broken pipe into exit code 1, which means something else here.
+        # Click turns a broken pipe into exit code 1, which has another meaning here.
         if not isinstance(ended.__context__, BrokenPipeError):
             raise
         code = _reader_gone()
@@ -232,7 +232,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def wants_json(words: Sequence[str]) -> bool:
-    """Whether the output is for programs, so that errors are, too; the last option counts."""
+    """Whether the command line asks for JSON, so errors are JSON, too. The last option wins."""
     wanted = ""
     for word, following in zip_longest(words, words[1:], fillvalue=""):
         if word == "--":
@@ -247,8 +247,8 @@ def wants_json(words: Sequence[str]) -> bool:
 
 
 def _reader_gone() -> int:
-    """End as a program does that writes to a pipe nobody reads, such as ``| head``."""
-    # Python flushes standard output at its end: there must be somebody to take it.
+    """Return the exit code for a closed output pipe, such as ``| head``."""
+    # Python flushes standard output when it exits, so it must point to a file that accepts it.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return EXIT_READER_GONE
 
@@ -256,7 +256,7 @@ def _reader_gone() -> int:
 def _run(words: list[str], *, is_json: bool) -> int:
     refuse_other_pythons()
     refuse_without_asserts()
-    # What a person must know, a command prints; the log is the broker's.
+    # Commands print what the user must know; only the broker and the pipeline log.
     logging.getLogger("escrowmq").addHandler(logging.NullHandler())
     try:
         done = app_for(words, os.environ)(words, prog_name="escrowmq", standalone_mode=False)
@@ -264,18 +264,18 @@ def _run(words: list[str], *, is_json: bool) -> int:
         return _say(EXIT_DECLINED, DECLINED, is_json=is_json)
     except USAGE_ERROR as error:
         return _explain(error, is_json=is_json)
-    # Here, and not at the interpreter's end, which could only print a traceback.
+    # Flush here: a failure at interpreter exit could only print a traceback.
     sys.stdout.flush()
-    # What a command raises as typer.Exit comes back as its number.
+    # Typer returns the code of a typer.Exit that the command raised.
     return done if isinstance(done, int) else 0
 
 
-#: Typer's own: what is wrong with the arguments.
+#: Typer's base class of errors about the arguments.
 USAGE_ERROR: Any = typer.BadParameter.__base__
 
 
 def _explain(error: Any, *, is_json: bool) -> int:  # noqa: ANN401 - as above
-    """Say in one line what is wrong with the arguments; or all of the help, if there were none."""
+    """Print one line about bad arguments, or the whole help if there were no arguments."""
     text = error.format_message()
     if "\n" in text:
         print(text)  # noqa: T201 - the command line is where we print
@@ -292,13 +292,13 @@ def _tell(error: EscrowError, *, is_json: bool) -> int:
 
 
 class _Said(NamedTuple):
-    """Why a command ends, for programs and for people."""
+    """Why a command failed: the fields of the JSON error, and its text."""
 
     code: str
     message: str
     facts: Mapping[str, object]
     remedy: str
-    #: For people; empty: message and remedy.
+    #: The text for people; if empty, it is the message and the remedy.
     line: str = ""
 
 
@@ -306,7 +306,7 @@ DECLINED = _Said("declined", "nothing was done", {}, "", "escrowmq: nothing was 
 
 
 def _say(exit_code: int, said: _Said, *, is_json: bool) -> int:
-    """Print one line on standard error."""
+    """Print one line on standard error; return the exit code."""
     from escrowmq.cli.preview import escaped
 
     line = escaped(said.line or f"escrowmq: {said.message}; {said.remedy}")

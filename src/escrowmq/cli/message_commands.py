@@ -1,4 +1,4 @@
-"""``escrowmq message``: send one, find some, watch them come."""
+"""``escrowmq message``: send a message, find messages, follow a topic."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ app = typer.Typer(help="Send a message, find some, watch them come.", no_args_is
 
 COLUMNS = ("topic", "queue", "offset", "visible", "keys", "tags", "body", "id")
 CELL_WIDTH = 60
-"""Columns of the terminal that keys, tags and a body take in a table, each."""
+"""Terminal columns that keys, tags and a body may each take in a table."""
 
 POLL_S = 0.5
 TopicOption = Annotated[str, typer.Option("--topic", help="In which topic.")]
@@ -114,7 +114,7 @@ def get(
     broker: BrokerOption = DEFAULT_BROKER,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Print one message by any of its ids, also if it is not visible yet."""
+    """Print one message by any of its ids, even if it is not visible yet."""
     import msgspec
 
     from escrowmq.protocol.own import OwnCode
@@ -139,7 +139,7 @@ def get(
 
 
 def _notes(message_id: str, told: FindMessagesAnswer, rows: list[MessageRow]) -> Iterator[str]:
-    """What a reader of one message should know besides."""
+    """Yield notes about the state of the message, and about others with the same id."""
     explain = f"escrowmq txn explain {told.half_offset}"
     yield from {
         "prepared": [f"not visible yet: its transaction is undecided; {explain} says why"],
@@ -185,7 +185,7 @@ def tail(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Until Ctrl-C.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Print the newest messages of a topic, each queue's; no consumer group is moved."""
+    """Print the newest messages of a topic, from all queues; consumer groups are not affected."""
     with asking(broker) as calls:
         offsets = {row.queue_id: max(row.start, row.end - last) for row in _queues(calls, topic)}
         if not offsets:
@@ -202,7 +202,7 @@ def tail(
 
 
 class TailPrinter:
-    """Prints messages as they come; the first ones decide how wide the columns of a table are."""
+    """Prints messages as they arrive; the first ones set the column widths of a table."""
 
     def __init__(self, output: Output) -> None:
         self._output = output
@@ -236,7 +236,7 @@ def _queues(calls: OwnCalls, topic: str) -> list[Any]:
 
 
 def _read_on(calls: OwnCalls, topic: str, offsets: dict[int, int]) -> list[MessageRow]:
-    """What is new in each queue, by time; moves the offsets."""
+    """Read the new messages of all queues, ordered by time, and advance ``offsets``."""
     from escrowmq.protocol.own import OwnCode
     from escrowmq.protocol.own_headers import ReadMessagesHeader
 
@@ -272,7 +272,7 @@ def _line(row: MessageRow) -> tuple[Any, ...]:
 
 
 def shape_of(row: MessageRow) -> MessageShape:
-    """A message for programs; a body that is not UTF-8 goes as base64, so that no byte is lost."""
+    """Convert a message to its JSON shape; a body that is not UTF-8 becomes base64."""
     from escrowmq.protocol.properties import parse_properties, split_keys
 
     try:
@@ -303,7 +303,7 @@ def shape_of(row: MessageRow) -> MessageShape:
 
 
 def _facts(message: MessageFoundShape) -> dict[str, Any]:
-    """A message for people."""
+    """Return the text lines for a message, by name."""
     import msgspec
 
     facts: dict[str, Any] = {"state": message.state.replace("_", " ")}

@@ -1,4 +1,4 @@
-"""Options that many commands share.  Light: commands that only ask a broker import it."""
+"""Options that many commands share. It imports little, because quick commands import it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SetOption = Annotated[
 
 
 def instant_ms(option: str, text: str) -> int:
-    """A time that an option was given, as text."""
+    """Parse an option's time: milliseconds since 1970, or ISO 8601 with UTC as the default zone."""
     if text.isdecimal():
         return int(text)
     try:

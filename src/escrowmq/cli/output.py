@@ -1,6 +1,6 @@
-"""How commands print: tables for people, JSON and CSV for programs.
+"""Prints the results of commands: tables for people, JSON and CSV for programs.
 
-JSON is ASCII: no value can steer a terminal, and no locale changes it.  ``shapes.py`` holds the
+JSON is ASCII, so no value can control a terminal and no locale changes it. ``shapes.py`` holds the
 objects that are printed.
 """
 
@@ -27,7 +27,7 @@ _KIBI = 1_024
 
 
 class Output(StrEnum):
-    """For people, or for programs."""
+    """Output format of a command that ends: a table for people, JSON or CSV for programs."""
 
     TABLE = "table"
     JSON = "json"
@@ -35,7 +35,7 @@ class Output(StrEnum):
 
 
 class LineOutput(StrEnum):
-    """How a command prints that goes on until it is stopped: lines for people, or JSON lines."""
+    """Output format of a command that prints progress: text lines, or JSON."""
 
     TABLE = "table"
     JSON = "json"
@@ -52,7 +52,7 @@ LineOutputOption = Annotated[
 def print_list(
     kind: type[Shape], items: Iterable[Shape], output: Output, table: Callable[[], str]
 ) -> None:
-    """Print items of one shape; ``table`` makes what people see of them."""
+    """Print items of one shape; ``table`` makes the text for people."""
     if output is Output.JSON:
         typer.echo(as_json([_plain(item) for item in items]))
     elif output is Output.CSV:
@@ -62,7 +62,7 @@ def print_list(
 
 
 def print_item(item: msgspec.Struct, output: Output, table: Callable[[], str]) -> None:
-    """Print one item; ``table`` makes what people see of it."""
+    """Print one item; ``table`` makes the text for people."""
     if output is Output.JSON:
         typer.echo(as_json(_plain(item)))
     elif output is Output.CSV:
@@ -73,12 +73,12 @@ def print_item(item: msgspec.Struct, output: Output, table: Callable[[], str]) -
 
 
 def print_json_line(item: Shape, *, err: bool = False) -> None:
-    """Print one item on one line."""
+    """Print one item as JSON on one line."""
     typer.echo(json.dumps(_plain(item), allow_nan=False), err=err)
 
 
 def note(text: str, output: Output | LineOutput) -> None:
-    """Say on standard error what a person or a program should know about the result."""
+    """Print a note about the result on standard error."""
     if output == Output.JSON:
         from escrowmq.cli.shapes import NoteShape
 
@@ -88,14 +88,14 @@ def note(text: str, output: Output | LineOutput) -> None:
 
 
 def as_json(value: object) -> str:
-    """Indented, ASCII, and without NaN, which JSON does not have."""
+    """Format a value as indented ASCII JSON; NaN raises, because JSON has none."""
     return json.dumps(value, indent=2, allow_nan=False)
 
 
 def show_rows(
     columns: Sequence[str], rows: Sequence[Sequence[Any]], output: Output, none: str = "none"
 ) -> None:
-    """Print rows whose columns have the same names for people and for programs."""
+    """Print rows whose column names are the same in every format."""
     if output is Output.JSON:
         typer.echo(as_json([dict(zip(columns, row, strict=True)) for row in rows]))
     elif output is Output.CSV:
@@ -105,13 +105,13 @@ def show_rows(
 
 
 def as_facts(facts: Mapping[str, Any]) -> str:
-    """A line for each fact about one thing."""
+    """Format one line for each fact."""
     width = max(map(len, facts))
     return "\n".join(f"{name:{width}}  {cell_text(value)}" for name, value in facts.items())
 
 
 def as_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], none: str = "none") -> str:
-    """Aligned columns, the same on a terminal and in a pipe, so that grep and awk can read them."""
+    """Align the columns, on a terminal and in a pipe alike, so that grep and awk can read them."""
     if not rows:
         return none
     texts = [
@@ -122,7 +122,7 @@ def as_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], none: str = 
 
 
 def column_widths(texts: Sequence[Sequence[str]]) -> list[int]:
-    """As wide as the widest text; longer texts stick out and do not push the others away."""
+    """Return the width of each column; a text over ``WIDTH_MAX`` shifts only its own row."""
     return [
         max(len(text) for text in column if len(text) <= WIDTH_MAX)
         for column in zip(*texts, strict=True)
@@ -130,24 +130,24 @@ def column_widths(texts: Sequence[Sequence[str]]) -> list[int]:
 
 
 def aligned(row: Sequence[str], widths: Sequence[int]) -> str:
-    """One line of a table."""
+    """Format one line of a table."""
     return "  ".join(f"{text:{width}}" for text, width in zip(row, widths, strict=True)).rstrip()
 
 
 def cell_text(value: object) -> str:
-    """A value in a table; a dash stands for a value that is not there."""
+    """Format a value for a table; a dash stands for None and for an empty string."""
     if value is None or value == "":
         return "-"
     return str(value).lower() if isinstance(value, bool) else escaped(str(value))
 
 
 def escaped_lines(text: str) -> str:
-    """Lines for people.  Names and texts of clients in them cannot control the terminal."""
+    """Escape each line, so that a client's names and texts cannot control the terminal."""
     return "\n".join(map(escaped, text.split("\n")))
 
 
 def human_bytes(count: int) -> str:
-    """A size for people: bytes below 1 KiB, else with one decimal in the largest unit."""
+    """Format a size: bytes below 1 KiB, else one decimal in the largest unit."""
     if abs(count) < _KIBI:
         return f"{count} B"
     size = float(count)
@@ -160,14 +160,14 @@ def human_bytes(count: int) -> str:
 
 
 def as_csv(rows: Sequence[Sequence[Any]]) -> str:
-    """Lines of comma-separated values."""
+    """Format rows as comma-separated values, one line each."""
     written = io.StringIO()
     csv.writer(written, lineterminator="\n").writerows(rows)
     return written.getvalue()
 
 
 def csv_row(item: Shape) -> list[object]:
-    """The values of one item, in the order of its keys."""
+    """Return the values of one item, in the order of its keys."""
     return [_cell(value) for value in _plain(item).values()]
 
 
@@ -179,5 +179,5 @@ def _plain(item: msgspec.Struct) -> dict[str, Any]:
 
 
 def _cell(value: object) -> object:
-    """A value in CSV: what is a list or an object there is JSON."""
+    """Convert a value for CSV; a list or an object becomes JSON."""
     return json.dumps(value) if isinstance(value, dict | list) else value

@@ -1,4 +1,4 @@
-"""``escrowmq pipeline``: settling and archiving for brokers that run elsewhere."""
+"""``escrowmq pipeline``: settle and archive for brokers that run in other processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text of clients on one line of a terminal: escaped, so that it cannot control the terminal."""
+"""Escapes client text for one line of a terminal, so that it cannot control the terminal."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import unicodedata
 import zlib
 
 BODY_WIDTH = 40
-"""Columns of the terminal that a preview takes, at most."""
+"""The most terminal columns that a preview takes."""
 
 PREVIEW_BYTES = 1_024
-"""Bytes of a body that a preview of 60 columns needs, at most: bodies may have megabytes."""
+"""The most bytes that a preview of 60 columns needs; a body may have megabytes."""
 
 HEX_PREFIX = "hex "
 MORE = "…"
@@ -21,9 +21,9 @@ _SHORT_ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def preview(body: bytes, total_bytes: int, *, sys_flag: int = 0, width: int = BODY_WIDTH) -> str:
-    r"""The start of a body as text, or as hexadecimal digits if it is no UTF-8.
+    r"""Return the start of a body as text, or as hexadecimal digits if it is not UTF-8.
 
-    ``body`` may be the first of ``total_bytes`` only.  Control characters are shown as ``\x1b``.
+    ``body`` may be only the start of ``total_bytes``. Control characters are shown as ``\x1b``.
     A preview that leaves something out ends with ``…``.
     """
     is_whole = len(body) >= total_bytes
@@ -37,12 +37,12 @@ def preview(body: bytes, total_bytes: int, *, sys_flag: int = 0, width: int = BO
 
 
 def clipped(text: str, width: int, *, is_whole: bool = True) -> str:
-    """Text on one line without control characters, within this many columns of a terminal."""
+    """Escape control characters, and cut the text to this many terminal columns."""
     shown: list[str] = []
     used = 0
     for at, char in enumerate(text):
         piece = char if char.isprintable() else _escaped(char)
-        # A line of combining characters has no width, so their number is limited as well.
+        # Combining characters have no width, so the number of characters is limited, too.
         if used + _columns(piece) > width or at >= 4 * width:
             is_whole = False
             break
@@ -56,14 +56,14 @@ def clipped(text: str, width: int, *, is_whole: bool = True) -> str:
 
 
 def escaped(text: str) -> str:
-    r"""Text on one line; control characters are shown as ``\x1b``, line ends as ``\n``."""
+    r"""Escape a text for one line: control characters become ``\x1b``, line ends ``\n``."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else _escaped(char) for char in text)
 
 
 def _inflated(body: bytes, *, is_whole: bool) -> tuple[bytes, bool]:
-    """The start of a compressed body, which may have been cut; as it is if it is no zlib."""
+    """Decompress a body, which may have been cut; return it unchanged if it is not zlib."""
     inflater = zlib.decompressobj()
     try:
         inflated = inflater.decompress(body, _INFLATED_BYTES_MAX)

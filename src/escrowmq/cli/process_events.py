@@ -1,4 +1,4 @@
-"""Events of long-running processes as JSON: the facts in their lines, taken apart."""
+"""JSON events of long-running processes, parsed from the lines that they print."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _FACT = re.compile(r"(\w+)=(\S+)")
 
 
 def process_event(process: str, text: str) -> ProcessEventShape:
-    """An event with the words of its line, and each ``name=value`` of them as a fact."""
+    """Make an event from a line; each ``name=value`` in the line becomes a fact."""
     facts: dict[str, int | str] = {
         name: int(value) if value.isdecimal() else value.rstrip(";,")
         for name, value in _FACT.findall(text)

@@ -1,10 +1,10 @@
-"""Sending dead letters again, each exactly once.
+"""Sends dead letters again, each exactly once.
 
-A dead letter is sent as the one message of a transaction whose id is made of the letter's own id.
-What was sent before is found by that id, for as long as the letter exists: retention deletes the
-letter first.  And the broker holds and commits a transaction once, however often it is told to
-(``store.id_window_ms``), so that two commands at once, or one that died in the middle and was run
-again, send nothing twice: the second ends what the first began.
+A dead letter is sent as the only message of a transaction whose id is made from the letter's id.
+That id finds the earlier transaction for as long as the letter exists, because retention deletes
+the letter first. The broker holds and commits a transaction once, however often it is told to
+(``store.id_window_ms``). So two concurrent commands, or a command that died and was run again, send
+nothing twice: the second command completes what the first began.
 """
 
 from __future__ import annotations
@@ -44,15 +44,16 @@ if TYPE_CHECKING:
 DLQ_PREFIX = "%DLQ%"
 RETRY_PREFIX = "%RETRY%"
 PRODUCER_GROUP = "escrowmq-redrive"
-#: It waits for nobody: one that stays undecided is ended by the same command, or by hand.
+#: No producer answers back-checks here: the same command, or an operator, decides a transaction
+#: that stays undecided.
 ALLOWED_MS = 60_000
-#: In one request.
+#: Limits of one request.
 LETTERS_MAX = 64
 BYTES_MAX = 8 * 1024 * 1024
 
 _UNKNOWN = ("transaction_unknown", "no_such_half_message")
 _COMMITTED = "already_committed"
-#: What was true of the letter's first life only.
+#: Properties that applied only to the first delivery.
 _DROPPED = (
     DELAY,
     PGROUP,
@@ -65,7 +66,7 @@ _DROPPED = (
 
 
 class Target(StrEnum):
-    """Who gets it again."""
+    """The consumers that get a letter again."""
 
     #: Only the consumer group that gave it up, through its retry topic.
     GROUP = "group"
@@ -74,7 +75,7 @@ class Target(StrEnum):
 
 
 class Sent(NamedTuple):
-    """How it went with one letter."""
+    """The outcome for one letter."""
 
     message_id: str
     topic: str
@@ -84,15 +85,15 @@ class Sent(NamedTuple):
 
     @property
     def is_refused(self) -> bool:
-        """Whether it is still only a dead letter."""
+        """Whether the letter was not sent again."""
         return self.outcome not in {"sent", "sent before"}
 
 
 def letters(calls: OwnCalls, group: str) -> Iterator[MessageRow]:
-    """The dead letters of a group, the oldest first.
+    """Yield the dead letters of a group, the oldest of each queue first.
 
     Raises:
-        RequestRefused: ``topic_unknown``: it has never given anything up.
+        RequestRefused: ``topic_unknown``: the group has never had a dead letter.
     """
     topic = f"{DLQ_PREFIX}{group}"
     queues = list(calls.rows(OwnCode.LIST_QUEUES, ListQueuesHeader(topic=topic)))
@@ -106,17 +107,17 @@ def letters(calls: OwnCalls, group: str) -> Iterator[MessageRow]:
 
 
 def first_topic(letter: MessageRow) -> str:
-    """Where it was first sent to."""
+    """Return the topic that the letter was first sent to."""
     return parse_properties(letter.properties.encode()).get(RETRY_TOPIC, "")
 
 
 def transaction_of(letter: MessageRow) -> str:
-    """The id under which it is sent again."""
+    """Return the id of the transaction that sends the letter again."""
     return f"redrive-{letter.message_id}"
 
 
 def was_sent(calls: OwnCalls, letter: MessageRow) -> bool:
-    """Whether it was sent again before."""
+    """Return whether the letter was already sent again."""
     named = TransactionHeader(transaction_id=transaction_of(letter), limit=1)
     try:
         told = calls.call(OwnCode.LIFE_LINE, named).header
@@ -130,7 +131,7 @@ def was_sent(calls: OwnCalls, letter: MessageRow) -> bool:
 def redrive(
     calls: OwnCalls, found: Iterator[MessageRow], group: str, target: Target, by: str
 ) -> Iterator[Sent]:
-    """Send letters again, some at a time."""
+    """Send letters again, in batches of at most ``LETTERS_MAX``."""
     for portion in _portions(found):
         unsent = []
         for letter in portion:
@@ -144,7 +145,7 @@ def redrive(
 
 
 def target_topic(letter: MessageRow, group: str, target: Target) -> str:
-    """Where a letter goes."""
+    """Return the topic that a letter is sent to."""
     return f"{RETRY_PREFIX}{group}" if target is Target.GROUP else first_topic(letter)
 
 

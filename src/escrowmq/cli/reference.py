@@ -1,11 +1,11 @@
-"""Writes what the reference pages say about the code: ``make docs``.
+"""Generates reference pages from the code: ``make docs``.
 
-The pages of settings, metrics, JSON output and our own requests are written as a whole.  In other
-pages, blocks between ``<!-- NAME: generated -->`` and ``<!-- NAME: end -->`` are.  Neither is
-edited by hand, and tests compare both with the code.
+The pages of settings, metrics, JSON output and our own requests are generated as a whole. In other
+pages, the blocks between ``<!-- NAME: generated -->`` and ``<!-- NAME: end -->`` are generated.
+Neither is edited by hand, and tests compare both with the code.
 
-A field's description is the ``#:`` comment above it; settings that stand together under one comment
-share it.
+A field's description is the ``#:`` comment above it; settings that follow one comment without
+their own share it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ it came from.
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the page of settings."""
     sections = {**SECTIONS, "ledger.NAME": LedgerConfig}
     return "\n".join([_HEAD, *(_section(name, kind) for name, kind in sections.items())])
 
@@ -71,7 +71,7 @@ def _section(name: str, kind: type[DataclassInstance]) -> str:
 
 
 def describe(kind: type, *, is_shared: bool = True) -> Iterator[tuple[str, str]]:
-    """Each field of the class, and the comment that belongs to it."""
+    """Yield each field of the class and its comment."""
     source = inspect.getsource(kind)
     lines = source.splitlines()
     comment = ""
@@ -101,7 +101,7 @@ def _allowed(kind: object, bounds: tuple[object, object] | None) -> str:
 
 
 def fill(text: str, blocks: Mapping[str, str]) -> str:
-    """The page with these blocks between their marks."""
+    """Return the page with these blocks between their marks."""
     for name, block in blocks.items():
         before, begin, rest = text.partition(f"<!-- {name}: generated -->\n")
         _, end, after = rest.partition(f"\n<!-- {name}: end -->")
@@ -112,7 +112,7 @@ def fill(text: str, blocks: Mapping[str, str]) -> str:
 
 
 def blocks_of() -> dict[str, dict[str, str]]:
-    """The generated blocks, by page."""
+    """Return the generated blocks, by page."""
     from escrowmq.broker.life_cycle import life_cycle_table
     from escrowmq.cli import reference_disk
     from escrowmq.transaction.diagram import dues_table, mermaid
@@ -128,7 +128,7 @@ def blocks_of() -> dict[str, dict[str, str]]:
 
 
 def whole_pages() -> dict[str, str]:
-    """The pages that are written as a whole."""
+    """Return the pages that are generated as a whole, by file name."""
     from escrowmq.cli import reference_metrics, reference_output, reference_own
 
     return {
@@ -141,7 +141,7 @@ def whole_pages() -> dict[str, str]:
 
 
 def write(folder: Path) -> None:
-    """Write all pages in the folder again."""
+    """Write all pages in the folder."""
     for name, text in whole_pages().items():
         (folder / name).write_text(text, encoding="utf-8")
     for name, blocks in blocks_of().items():

@@ -24,7 +24,7 @@ _KINDS = {
     "<u2": "unsigned, 2 bytes",
     "|u1": "unsigned, 1 byte",
 }
-#: What the names of columns do not say by themselves.
+#: Meaning of each column.
 _COLUMNS = {
     "log_offset": "its identity: where the message was first written",
     "location": "where its bytes are now",
@@ -51,7 +51,7 @@ _ENTRY = {
 
 
 def blocks() -> dict[str, str]:
-    """Each generated block of the page."""
+    """Return each generated block of the page."""
     return {
         "frame": _drawing(frames.__doc__),
         "message": _drawing(stored_message.__doc__),
@@ -67,7 +67,7 @@ def blocks() -> dict[str, str]:
 
 
 def records_table() -> str:
-    """Every record with its tag, its fields in their order, and what it says."""
+    """Tabulate every record: its tag, its fields in order, and what it says."""
     kinds = sorted(get_args(records.Record), key=lambda kind: kind.__struct_config__.tag)
     lines = ["| Tag | Record | Fields | Says |", "|---|---|---|---|"]
     lines += [f"| {kind.__struct_config__.tag} {_row(kind)}" for kind in kinds]
@@ -75,7 +75,7 @@ def records_table() -> str:
 
 
 def parts_table() -> str:
-    """What stands within records."""
+    """Tabulate the parts that records contain."""
     lines = ["| Part | Fields | Says |", "|---|---|---|"]
     lines += [_row(kind) for kind in (records.Placed, records.Span, records.MovedRow)]
     return "\n".join(lines)
@@ -88,7 +88,7 @@ def _row(kind: type[Struct]) -> str:
 
 
 def fields_table(kind: type[Struct]) -> str:
-    """The fields of a struct, in their order."""
+    """Tabulate the fields of a struct in order."""
     comments = dict(describe(kind))
     types = get_type_hints(kind)
     lines = ["| Field | Type | Meaning |", "|---|---|---|"]
@@ -105,7 +105,7 @@ def _type(kind: object) -> str:
 
 
 def columns_table(row: np.dtype[np.void], special: dict[str, str]) -> str:
-    """A fixed-size record: position, column, type, meaning."""
+    """Tabulate a fixed-size record: position, column, type, meaning."""
     lines = ["| At | Column | Type | Meaning |", "|---|---|---|---|"]
     for name in row.names or ():
         assert row.fields is not None
@@ -116,7 +116,7 @@ def columns_table(row: np.dtype[np.void], special: dict[str, str]) -> str:
 
 
 def _drawing(doc: str | None) -> str:
-    """The indented part of a module's docstring."""
+    """Return the indented part of a module's docstring."""
     lines: Sequence[str] = (doc or "").splitlines()
     indented = [at for at, line in enumerate(lines) if line.startswith("    ")]
     block = textwrap.dedent("\n".join(lines[indented[0] : indented[-1] + 1]))

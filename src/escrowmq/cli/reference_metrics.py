@@ -1,4 +1,4 @@
-"""The reference page of a broker's metrics, written from their table."""
+"""Generates the reference page of a broker's metrics from their table."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ _NOT_GIVEN = """\
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the page of metrics."""
     ours = [one for one in METRICS if one.name.startswith("escrowmq_")]
     theirs = [one for one in METRICS if one.name.startswith("rocketmq_")]
     of_process = [one for one in METRICS if one.name.startswith("process_")]

@@ -1,4 +1,4 @@
-"""The reference of what commands print with ``-o json``: a page, and a JSON Schema."""
+"""Generates the reference of what commands print with ``-o json``: a page and a JSON Schema."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _NAMES: dict[type, str] = {
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the page of JSON output."""
     commands = (
         line
         for words, schema in SCHEMAS.items()
@@ -65,7 +65,7 @@ def page() -> str:
 
 
 def schema_document() -> str:
-    """The JSON Schema of everything, as text."""
+    """Return the JSON Schema of all commands, as text."""
     every = {**SCHEMAS, **ERRORS}
     kinds = [schema.load() for schema in every.values()]
     refs, found = msgspec.json.schema_components(kinds, ref_template="#/$defs/{name}")
@@ -91,7 +91,7 @@ def _of_form(form: Form, ref: dict[str, Any]) -> dict[str, Any]:
 
 
 def _tell_all(found: dict[str, Any], kind: type[msgspec.Struct]) -> None:
-    """Add the descriptions of a struct's keys to its schema, and that all of them are printed."""
+    """Add the descriptions of a struct's keys to its schema, and make all of them required."""
     names = {field.encode_name for field in msgspec.structs.fields(kind)}
     (schema,) = (
         one
@@ -99,7 +99,7 @@ def _tell_all(found: dict[str, Any], kind: type[msgspec.Struct]) -> None:
         if one.get("title") == kind.__name__ and one.get("properties", {}).keys() == names
     )
     schema["required"] = sorted(names)
-    # Readers of one release must read the output of the next.
+    # A reader built for one release must accept the output of the next.
     schema.pop("additionalProperties", None)
     for name, about in _descriptions(kind).items():
         schema["properties"][name].pop("default", None)
@@ -135,7 +135,7 @@ def _rows(kind: type[msgspec.Struct], prefix: str) -> Iterator[str]:
 
 
 def _nested(told: inspect.Type) -> tuple[type[msgspec.Struct] | None, str]:
-    """The struct in a value, if there is one, and how a path goes on to it."""
+    """Return the struct in a value, or None, and the path that leads to it."""
     match told:
         case inspect.StructType():
             return told.cls, ""
@@ -152,7 +152,7 @@ def _nested(told: inspect.Type) -> tuple[type[msgspec.Struct] | None, str]:
 
 
 def _printed_by(kind: type[msgspec.Struct]) -> str:
-    """The command that prints this struct as its whole output."""
+    """Return the command that prints this struct as its whole output, or an empty string."""
     return next((words for words, schema in SCHEMAS.items() if schema.load() is kind), "")
 
 
@@ -180,7 +180,7 @@ def _escaped(words: str) -> str:
 
 
 def _descriptions(kind: type[msgspec.Struct]) -> dict[str, str]:
-    """By key: the comment above its field, which may be in a class above this one."""
+    """Return by key the comment above its field, which may be in a base class."""
     source = getattr(kind, "described_by", kind)
     renamed = getattr(kind, "renamed", {})
     comments: dict[str, str] = {}
@@ -193,7 +193,7 @@ def _descriptions(kind: type[msgspec.Struct]) -> dict[str, str]:
 
 
 def _structs(kinds: list[Any]) -> list[type[msgspec.Struct]]:
-    """Every struct that the output of a command has, each once."""
+    """Return every struct in the output of the commands, each once."""
     found: dict[type[msgspec.Struct], None] = {}
 
     def look(told: inspect.Type) -> None:

@@ -1,4 +1,4 @@
-"""The reference page of our own requests, written from their table."""
+"""Generates the reference page of our own requests from their table."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _INT32_MAX = 2**31 - 1
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the page of our own requests."""
     return "\n".join(
         [
             _HEAD,
@@ -101,7 +101,7 @@ def _request(request: OwnRequest) -> Iterator[str]:
 
 
 def _fields(kind: type[msgspec.Struct], base: type[msgspec.Struct] | None) -> Iterator[str]:
-    """The fields that a header has beyond those of the base."""
+    """Tabulate the fields that a header has beyond those of its base."""
     known = set(base.__struct_fields__) if base is not None else set()
     comments = dict(_comments(kind))
     described = inspect.type_info(kind)
@@ -127,7 +127,7 @@ def _columns(kind: type[Row]) -> Iterator[str]:
 
 
 def _comments(kind: type) -> Iterator[tuple[str, str]]:
-    """What the class and its bases say of their fields."""
+    """Yield each field of the class and its bases with its comment."""
     for one in reversed(kind.__mro__):
         if one.__module__.startswith("escrowmq."):
             yield from describe(one, is_shared=False)

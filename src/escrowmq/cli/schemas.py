@@ -1,6 +1,6 @@
-"""What each command prints with ``-o json``: the table of shapes, and their JSON Schema.
+"""Table of the JSON shape that each command prints with ``-o json``.
 
-Every command is in ``SCHEMAS``.  ``shapes.py`` says how to add one.
+Every command is in ``SCHEMAS``. ``shapes.py`` says how to add one.
 ``tests/unit/cli/test_schemas.py`` runs every command and compares its output with this table.
 """
 
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 
 class Form(StrEnum):
-    """How many objects a command prints, and how."""
+    """Form in which a command prints its objects."""
 
     OBJECT = "one object"
     ARRAY = "an array of objects"
@@ -28,7 +28,7 @@ class Schema(NamedTuple):
     home: str
 
     def load(self) -> type[Any]:
-        """The shape."""
+        """Import the shape."""
         module, _, name = self.home.partition(":")
         found: type[Any] = getattr(import_module(f"escrowmq.{module}"), name)
         return found
@@ -48,7 +48,7 @@ def _lines(name: str) -> Schema:
 
 _ASK, _TXN, _TOOL = "cli.shapes", "cli.txn_shapes", "cli.tool_shapes"
 
-#: By the words of the command; with an option that changes the shape, also by that option.
+#: Keyed by the words of the command, and by an option where that changes the shape.
 SCHEMAS: Mapping[str, Schema] = {
     "audit": _object("cli.audit_shape:AuditShape"),
     "backup": _object(f"{_TOOL}:BackupShape"),

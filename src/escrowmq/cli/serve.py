@@ -1,4 +1,4 @@
-"""``escrowmq serve``: a broker and its name server, in this process, until it is told to stop."""
+"""``escrowmq serve``: run a broker and its name server in this process until it is stopped."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LogLevelOption = Annotated[
     str | None,
     typer.Option(metavar="debug|info|warning|error", help="The least serious events to log."),
 ]
-#: Set by `escrowmq up`, for its children.
+#: Set by `escrowmq up` for its child processes.
 ParentOption = Annotated[int | None, typer.Option(hidden=True)]
 
 
@@ -60,7 +60,7 @@ def serve(
 ) -> None:
     """Run a broker and its name server until SIGTERM or Ctrl-C.
 
-    It never sends back-checks by itself: they need the pipeline.
+    It never starts back-checks by itself: they need the pipeline.
     """
     from escrowmq.cli.serving import run
     from escrowmq.pipeline.spark.parent import end_with_parent
@@ -79,7 +79,7 @@ def serve(
 
 
 def broker_flags(*given: str | int | None) -> list[str]:
-    """The settings that the short flags stand for, in their order."""
+    """Return the settings for the short flags; ``given`` has the order of ``_SHORT``."""
     return [
         f"broker.{key}={value}"
         for key, value in zip(_SHORT, given, strict=True)
@@ -88,7 +88,7 @@ def broker_flags(*given: str | int | None) -> list[str]:
 
 
 def log_flags(log_format: str | None, log_level: str | None) -> list[str]:
-    """The settings that the short flags stand for."""
+    """Return the settings for the log flags."""
     given = {"format": log_format, "level": log_level}
     return [f"log.{key}={value}" for key, value in given.items() if value is not None]
 

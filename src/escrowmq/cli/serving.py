@@ -1,4 +1,4 @@
-"""The process behind ``escrowmq serve``: from its settings to its last word."""
+"""The process behind ``escrowmq serve``, from its settings until it stops."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from escrowmq.cli.config import Config
 
-#: Objects that may be made and not yet gone before cycles are looked for; Python's own is 700.
+#: Net new objects before the garbage collector looks for cycles; Python 3.11's default is 700.
 COLLECT_AFTER = 5_000
 
 
@@ -43,13 +43,13 @@ def run(
     is_alone: bool = True,
     output: LineOutput = LineOutput.TABLE,
 ) -> BaseException | None:
-    """Serve until a signal comes; returns why the store failed, if it did."""
+    """Serve until a signal arrives; return why the store failed, or None if it did not."""
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(_serve(data, config, output, insecure=insecure, is_alone=is_alone))
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """The faster loop, where it exists; None means Python's own."""
+    """Return the factory of uvloop, or None for Python's own event loop."""
     try:
         import uvloop
     except ImportError:
@@ -58,10 +58,10 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 def _spare_the_collector() -> None:
-    """Look for cycles less often, and not among what lives as long as the process.
+    """Collect garbage less often, and skip objects that live as long as the process.
 
-    A request makes some dozens of objects and no cycle.  A higher threshold still would let what
-    cycles there are (a connection and its transport) pile up.
+    A request makes a few dozen objects and no cycle. A still higher threshold would let the cycles
+    that do occur (a connection and its transport) pile up.
     """
     gc.collect()
     gc.freeze()
@@ -112,7 +112,7 @@ def _say_ready(server: Server, output: LineOutput, *, is_alone: bool) -> None:
 
 
 def make_server(data: Path, config: Config, *, insecure: bool) -> Server:
-    """A server with these settings; one that anybody could reach must be wanted."""
+    """Make a server; refuse an address that other machines reach, unless ``insecure`` is set."""
     broker = config.section(BrokerConfig)
     if not insecure and not is_loopback(broker.host):
         raise RequestRefused(
@@ -139,7 +139,7 @@ def make_server(data: Path, config: Config, *, insecure: bool) -> Server:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach it; of a name, or of none, nobody can tell."""
+    """Return whether only this machine can reach it; False for any name except localhost."""
     try:
         return ip_address(host).is_loopback
     except ValueError:

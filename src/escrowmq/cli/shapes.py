@@ -1,13 +1,13 @@
-"""The shapes of what commands print with ``-o json``: those that ask a broker, and errors.
+"""JSON shapes that commands print with ``-o json``: commands that ask a broker, and errors.
 
-A shape is a public contract.  A key is snake_case, never changes its name, type or unit, and is
-never removed; new keys may be added.  Numbers are numbers.  Milliseconds end with ``_ms``, instants
-(milliseconds since 1970) with ``_at_ms``, sizes with ``_bytes``.  A ``#:`` comment describes a key
-on the reference page.
+A shape is a public contract. A key is snake_case, never changes its name, type or unit, and is
+never removed; new keys may be added. Numbers are JSON numbers. Names of durations in milliseconds
+end with ``_ms``, of instants (milliseconds since 1970) with ``_at_ms``, of sizes with ``_bytes``.
+A ``#:`` comment describes a key on the reference page.
 
-To add a command, or a key: write the shape here, in ``txn_shapes.py`` or in ``tool_shapes.py``,
+To add a command or a key: write the shape here, in ``txn_shapes.py`` or in ``tool_shapes.py``,
 name it in ``schemas.py``, run ``make docs``, and add a run of the command to the table of
-``tests/unit/cli/test_schemas.py``; that test fails until all of this is done.
+``tests/unit/cli/test_schemas.py``. That test fails until all of this is done.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class ErrorShape(Shape, frozen=True, kw_only=True):
-    """Why a command ended with another exit code than 0 or 1; one line on standard error."""
+    """Why a command failed; one line on standard error."""
 
-    #: Stable; `errors.md` lists all.
+    #: A stable code; `errors.md` lists all of them.
     code: str
-    #: The mistake, and the way to correct it.
+    #: The error, and how to correct it.
     message: str
     #: The values that the message is about, by name.
     facts: dict[str, Any]
@@ -37,24 +37,24 @@ class ErrorShape(Shape, frozen=True, kw_only=True):
 
 
 class NoteShape(Shape, frozen=True, kw_only=True):
-    """Something to know about a result that is complete or cut; one line on standard error."""
+    """A note about a result, for example that it was cut; one line on standard error."""
 
-    #: The words.
+    #: The text of the note.
     note: str
 
 
 class LedgerReportShape(Shape, frozen=True, kw_only=True):
     """A ledger that a pipeline reported, or that an undecided transaction names."""
 
-    #: Empty if its database never told it.
+    #: The UUID that its database told; empty if it never told one.
     uuid: str
     #: NAME of the section `[ledger.NAME]`; empty if no pipeline has it in its config.
     name: str
     #: The pipeline that reported it; empty if none did.
     pipeline: str
-    #: Whether transactions can be looked up there.
+    #: Whether the pipeline can look up transactions there.
     is_reachable: bool
-    #: The code of the last error; empty if there was none.
+    #: Code of the last error; empty if there was none.
     error: str
     error_text: str
     reported_at_ms: int | None
@@ -62,7 +62,7 @@ class LedgerReportShape(Shape, frozen=True, kw_only=True):
     succeeded_at_ms: int | None
     #: When the pipeline last failed to reach it; null for never.
     failed_at_ms: int | None
-    #: The UUID that this database told before it told another one; empty if it always told one.
+    #: The UUID that this database told before the current one; empty if it never changed.
     uuid_before: str
     #: Undecided transactions that name this UUID.
     undecided: int
@@ -74,13 +74,13 @@ class TopicShape(Shape, frozen=True, kw_only=True):
     topic: str
     #: `NORMAL`, `FIFO`, `DELAY` or `TRANSACTION`.
     type: str
-    #: How many queues it has.
+    #: Number of queues.
     queues: int
-    #: RocketMQ's bits: 4 may be read, 2 may be written.
+    #: RocketMQ's permission bits: 4 for reading, 2 for writing.
     perm: int
-    #: Null if that is not known.
+    #: Null if unknown.
     created_at_ms: int | None
-    #: Whether the broker made it for itself.
+    #: Whether the broker made it for its own use.
     is_system: bool
 
 
@@ -92,19 +92,19 @@ class TopicQueueShape(Shape, frozen=True, kw_only=True):
     start: int
     #: Offset that the next message gets.
     end: int
-    #: How many messages it holds.
+    #: Number of messages in the queue.
     messages: int
-    #: By consumer group: messages that it has not acknowledged.
+    #: By consumer group: messages that the group has not acknowledged.
     lag_by_group: dict[str, int]
 
 
 class TopicMadeShape(Shape, frozen=True, kw_only=True):
-    """A topic that was made or changed."""
+    """A topic that was created or changed."""
 
     topic: str
     queues: int
     type: str
-    #: True: nothing was done, this is what would be.
+    #: True for a dry run, which changed nothing.
     is_dry_run: bool
 
 
@@ -115,11 +115,11 @@ class TopicDeletedShape(Shape, frozen=True, kw_only=True):
     queues: int
     #: Messages that were visible in it.
     messages: int
-    #: Half messages that can only be rolled back now; null in a dry run.
+    #: Undecided half messages, which can now only be rolled back; null in a dry run.
     undecided: int | None
     #: Delayed messages that will never be visible; null in a dry run.
     delayed: int | None
-    #: True: nothing was done, this is what would be.
+    #: True for a dry run, which changed nothing.
     is_dry_run: bool
 
 
@@ -129,9 +129,9 @@ class GroupShape(Shape, frozen=True, kw_only=True):
     group: str
     #: `producer` or `consumer`.
     role: str
-    #: How many members are online.
+    #: Number of members online.
     online: int
-    #: Messages that it has not acknowledged; null for producers.
+    #: Messages that the group has not acknowledged; null for producers.
     lag: int | None
     #: When an operator paused it; null for a group that is not paused.
     paused_at_ms: int | None
@@ -153,27 +153,27 @@ class GroupPausedShape(Shape, frozen=True, kw_only=True):
     group: str
     #: Whether it is paused now; in a dry run, whether it would be.
     is_paused: bool
-    #: False if it was paused, or not paused, before.
+    #: False if the group already was in that state.
     is_changed: bool
-    #: True: nothing was done, this is what would be.
+    #: True for a dry run, which changed nothing.
     is_dry_run: bool
 
 
 class GroupQueueShape(Shape, frozen=True, kw_only=True):
-    """How far a consumer group is in one queue."""
+    """A consumer group's progress in one queue."""
 
     topic: str
     queue_id: int
-    #: The next message that it gets.
+    #: Offset of the next message that the group gets.
     offset: int
     #: Offset that the queue's next message gets.
     end: int
-    #: Messages between the two.
+    #: Messages between `offset` and `end`.
     lag: int
 
 
 class MemberShape(Shape, frozen=True, kw_only=True):
-    """A member of a group that is online."""
+    """An online member of a group."""
 
     #: `producer` or `consumer`.
     role: str
@@ -193,15 +193,15 @@ class GroupShownShape(Shape, frozen=True, kw_only=True):
 
 
 class OffsetResetShape(Shape, frozen=True, kw_only=True):
-    """A consumer group that was sent to another place."""
+    """A consumer group whose offsets were reset."""
 
     group: str
     topic: str
-    #: As it was given: `earliest`, `latest`, or a time.
+    #: As given: `earliest`, `latest`, or a time.
     to: str
-    #: The time of the place; null for `earliest` and `latest`.
+    #: The given time; null for `earliest` and `latest`.
     to_at_ms: int | None
-    #: True: nothing was done, this is what would be.
+    #: True for a dry run, which changed nothing.
     is_dry_run: bool
 
 
@@ -212,9 +212,9 @@ class MessageShape(Shape, frozen=True, kw_only=True):
     queue_id: int
     #: Null while it is not visible.
     queue_offset: int | None
-    #: Where it is in the broker's log.
+    #: Its offset in the broker's log.
     log_offset: int
-    #: The broker's id of it.
+    #: The id that the broker gave it.
     message_id: str
     #: The id that its sender gave it.
     unique_key: str
@@ -227,23 +227,23 @@ class MessageShape(Shape, frozen=True, kw_only=True):
     body_bytes: int
     properties: dict[str, str]
     flag: int
-    #: RocketMQ's bits; the lowest says that the body is compressed.
+    #: RocketMQ's bits; the lowest bit is set if the body is compressed.
     sys_flag: int
     born_at_ms: int
     stored_at_ms: int
     #: Null while it is not visible.
     visible_at_ms: int | None
-    #: How often consumers gave it back.
+    #: How often consumers returned it for a retry.
     reconsume_times: int
     #: Null if it was never a half message.
     transaction_id: str | None
 
 
 class MessageFoundShape(MessageShape, frozen=True, kw_only=True):
-    """A message that was found by an id of it."""
+    """A message that was found by one of its ids."""
 
-    #: `visible` or `not_visible`; of a half message `prepared`, `parked`, `committed` or
-    #: `rolled_back`; `waiting` for its time.
+    #: `visible` or `not_visible`; for a half message `prepared`, `parked`, `committed` or
+    #: `rolled_back`; `waiting` for a delayed message that is not due yet.
     state: str
 
 
@@ -257,15 +257,15 @@ class MessageSentShape(Shape, frozen=True, kw_only=True):
     queue_offset: int | None
     unique_key: str
     body_bytes: int
-    #: True: nothing was done, this is what would be.
+    #: True for a dry run, which changed nothing.
     is_dry_run: bool
 
 
 class DeadLettersShape(Shape, frozen=True, kw_only=True):
-    """A consumer group that gave messages up."""
+    """A consumer group that has dead letters."""
 
     group: str
-    #: How many dead letters it has.
+    #: Number of its dead letters.
     letters: int
     #: The topic that holds them.
     topic: str
@@ -278,12 +278,12 @@ class DeadLetterShape(Shape, frozen=True, kw_only=True):
     #: The topic that it was first sent to.
     topic: str
     given_up_at_ms: int
-    #: How often consumers tried.
+    #: How often consumers returned it.
     tries: int
     #: Whether `dlq redrive` has sent it again.
     was_sent_again: bool
     keys: list[str]
-    #: Its beginning, with control characters escaped; hexadecimal digits if it is not UTF-8.
+    #: Start of the body, with control characters escaped; hexadecimal digits if it is not UTF-8.
     body_preview: str
 
 
@@ -291,7 +291,7 @@ class RedrivenShape(Shape, frozen=True, kw_only=True):
     """A dead letter, and whether it was sent again."""
 
     message_id: str
-    #: Where it goes.
+    #: The topic that it is sent to.
     topic: str
     #: `sent`, `sent_before`, `would_be_sent` in a dry run, or the code of a refusal.
     outcome: str
@@ -302,47 +302,47 @@ class RedrivenShape(Shape, frozen=True, kw_only=True):
 class ClockShape(Shape, frozen=True, kw_only=True):
     """A broker's clocks."""
 
-    #: Store time, since 1970.
+    #: Store time, in milliseconds since 1970.
     now_ms: int
-    #: The wall clock of the broker's machine, since 1970.
+    #: The wall clock of the broker's machine, in milliseconds since 1970.
     wall_ms: int
-    #: How far the wall clock is ahead of store time; below 0, behind.
+    #: How far the wall clock is ahead of store time; negative if it is behind.
     clock_gap_ms: int
     #: `none`, `ahead`, `behind`, or empty from an older broker.
     clock_gap: str
-    #: Whether a person should look at it.
+    #: Whether an operator should check the clock.
     is_clock_doubtful: bool
     #: Whether the kernel says that the wall clock is synchronized.
     is_clock_synchronized: bool
-    #: Why nothing is deleted for its age; empty if it is.
+    #: Why retention deletes nothing by age now; empty if it does.
     deletion_waits: str
-    #: For how much longer, as far as that is known.
+    #: How much longer deletion waits because store time moved; 0 if it does not wait for that.
     deletion_waits_ms: int
 
 
 class ClockConfirmedShape(Shape, frozen=True, kw_only=True):
-    """A wall clock that a person confirmed."""
+    """A wall clock that an operator confirmed."""
 
-    #: The wall clock that was confirmed, since 1970.
+    #: The wall clock that was confirmed, in milliseconds since 1970.
     wall_ms: int
-    #: Store time before, since 1970.
+    #: Store time before, in milliseconds since 1970.
     from_ms: int
-    #: Store time now, since 1970; null in a dry run.
+    #: Store time now, in milliseconds since 1970; null in a dry run.
     to_ms: int | None
-    #: For how long nothing is deleted for its age; null in a dry run.
+    #: How long retention deletes nothing by age; null in a dry run.
     deletion_waits_ms: int | None
-    #: True: nothing was done, this is what would be.
+    #: True for a dry run, which changed nothing.
     is_dry_run: bool
 
 
 class FindingShape(Shape, frozen=True, kw_only=True):
-    """What the doctor found at one place."""
+    """The result of one check of `escrowmq doctor`."""
 
     #: `ok`, `information`, `warning` or `problem`.
     level: str
-    #: The place.
+    #: Name of the check.
     check: str
-    #: How it is.
+    #: What it found.
     found: str
     #: What to do; empty if there is nothing to do.
     advice: str

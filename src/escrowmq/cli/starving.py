@@ -1,9 +1,9 @@
-"""Whether a process and those it started are kept from the processor, by Linux's own accounts.
+"""Detects from Linux's scheduler statistics that a process and its children starve for CPU.
 
-Who takes what others leave (``pipeline/priority.py``) gets next to nothing where they leave
-nothing.  It can do little about that: going forward again takes a right that it has not, and an
-orderly end takes time that it does not get.  So its parent looks.  On other systems nobody is seen
-to starve.
+A process that runs at idle priority (``pipeline/priority.py``) gets almost no CPU time on a fully
+loaded machine. It can do little about that: raising its own priority needs a privilege, and an
+orderly exit needs CPU time. So its parent watches it. On other systems no process counts as
+starving.
 """
 
 from __future__ import annotations
@@ -12,51 +12,51 @@ from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
-#: As many looks after the first one make a verdict.
+#: Samples after the first one that a result needs.
 LOOKS = 4
-#: Starving is to wait so many times as long as one runs,
+#: A starving process waits at least this many times as long as it runs,
 WAITED_OVER_RAN = 20
-#: and to wait for so much of the time.
+#: and its threads together wait for at least this fraction of the elapsed time.
 WAITED_PART = 0.5
 
 NANOSECONDS = 1e-9
 
-#: Nanoseconds on a processor and in wait of one, by thread.
+#: By thread: nanoseconds on a CPU, and nanoseconds of waiting for one.
 _Accounts = dict[int, tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """Of the processor, in seconds of all threads together."""
+    """CPU time and waiting time in seconds, summed over all threads."""
 
     ran_s: float
     waited_s: float
-    #: How long that took.
+    #: Elapsed time.
     took_s: float
 
     @property
     def is_starving(self) -> bool:
-        """Whether it wanted much and got next to nothing."""
+        """Whether the process waited long for the CPU and got almost none of it."""
         is_kept_waiting = self.waited_s >= WAITED_PART * self.took_s
         return is_kept_waiting and self.waited_s >= WAITED_OVER_RAN * self.ran_s
 
 
 class Watch:
-    """Looked at again and again."""
+    """Samples the CPU share of one process and its children."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self._before: _Accounts = {}
         self._ran = self._waited = 0
-        #: When, and what it was until then.
+        #: For each sample: its time, and the total run and waiting time so far in nanoseconds.
         self._looks: deque[tuple[float, int, int]] = deque(maxlen=1 + LOOKS)
 
     def starved(self, now_s: float) -> Share | None:
-        """Look; its share since some looks ago, if it starves."""
+        """Take a sample; return the share over the last ``LOOKS`` intervals if it starves."""
         accounts = _accounts(self.pid)
         for thread, (ran, waited) in accounts.items():
             ran_before, waited_before = self._before.get(thread, (0, 0))
-            # Another thread may have the same number.
+            # A new thread may reuse the id of an ended one, so a difference may be negative.
             self._ran += max(ran - ran_before, 0)
             self._waited += max(waited - waited_before, 0)
         self._before = accounts
@@ -71,7 +71,7 @@ class Watch:
 
 
 def _accounts(pid: int) -> _Accounts:
-    """Of a process's threads, and of those of its children; of what ended meanwhile nothing."""
+    """Read the statistics of all threads of a process and its descendants; skip ended ones."""
     found: _Accounts = {}
     left = [pid]
     while left:

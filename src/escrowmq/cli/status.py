@@ -1,4 +1,4 @@
-"""``escrowmq status``: how a broker is, in one look."""
+"""``escrowmq status``: print the state of a broker."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def status(broker: BrokerOption = DEFAULT_BROKER, output: OutputOption = Output.
 
 
 def raw(told: StatusAnswer, lag: Lag, ledgers: LedgersTold) -> Shape:
-    """For programs: as the broker says it, times in milliseconds."""
+    """Convert a broker's answer to the JSON shape; times stay in milliseconds."""
     from escrowmq.cli.status_shape import LEFT_OUT, RENAMED, StatusShape
 
     answered = {
@@ -50,7 +50,7 @@ def raw(told: StatusAnswer, lag: Lag, ledgers: LedgersTold) -> Shape:
 
 
 def facts(told: StatusAnswer, lag: Lag, ledgers: LedgersTold | None = None) -> dict[str, str]:
-    """For people."""
+    """Return the text lines for an operator, by name."""
     now_ms = told.now_ms
     undecided = f"{told.undecided}"
     if told.undecided:
@@ -87,7 +87,7 @@ def facts(told: StatusAnswer, lag: Lag, ledgers: LedgersTold | None = None) -> d
 
 
 def ledger_lines(told: LedgersTold, now_ms: int) -> dict[str, str]:
-    """One line for each ledger that a pipeline reported or a transaction waits for."""
+    """Return a line for each ledger that a pipeline reported or an undecided transaction names."""
     if not told.pipelines:
         waiting = sum(row.undecided for row in told.rows)
         if not waiting:
@@ -103,14 +103,14 @@ def ledger_lines(told: LedgersTold, now_ms: int) -> dict[str, str]:
 
 
 def paused_of(told: StatusAnswer) -> str:
-    """How many consumer groups an operator has paused."""
+    """Describe how many consumer groups are paused."""
     if not told.groups_paused:
         return "none"
     return f"{told.groups_paused}: see escrowmq group list"
 
 
 def alerts_of(told: StatusAnswer) -> str:
-    """Alerts that hold, and whether notices of them get through."""
+    """Describe the firing alerts, and whether the last notice was sent."""
     if told.alerts == "off":
         return "not watched: neither alerts.url nor alerts.command is set"
     firing = f"FIRING: {told.alerts_firing.replace(',', ', ')}" if told.alerts_firing else "none"
@@ -120,7 +120,7 @@ def alerts_of(told: StatusAnswer) -> str:
 
 
 def backup_of(told: StatusAnswer) -> str:
-    """The last good backup, and whether newer ones fail."""
+    """Describe the last good backup, and whether newer ones failed or are overdue."""
     if told.backup in {"", "off"}:
         return "not scheduled"
     good = "none that is good"
@@ -135,14 +135,14 @@ def backup_of(told: StatusAnswer) -> str:
 
 
 def lag_of(lag: Lag) -> str:
-    """The largest lag."""
+    """Describe the largest lag."""
     if not lag.messages:
         return "none: consumers have everything"
     return f"at most {lag.messages:,} messages, of group {lag.group} in topic {lag.topic}"
 
 
 def disk_of(told: StatusAnswer) -> str:
-    """Room on the disk."""
+    """Describe the free space on the broker's disk."""
     if not told.disk:
         return "unknown"
     free = f"{human_bytes(told.disk_free_bytes)} free"
@@ -150,7 +150,7 @@ def disk_of(told: StatusAnswer) -> str:
 
 
 def retention_of(told: StatusAnswer) -> str:
-    """What deletes old messages, and what it waits for."""
+    """Describe what retention does or waits for."""
     if not told.retention:
         return "unknown"
     missing = human_bytes(told.retention_missing_bytes)
@@ -164,7 +164,7 @@ def retention_of(told: StatusAnswer) -> str:
 
 
 def exceeding_of(told: StatusAnswer) -> str:
-    """That undecided messages alone are more than the log may have, if they are."""
+    """Say that undecided messages alone exceed the log's size limit; empty if they do not."""
     if not 0 < told.retention_bytes < told.undecided_bytes:
         return ""
     return (
@@ -174,7 +174,7 @@ def exceeding_of(told: StatusAnswer) -> str:
 
 
 def flushes_of(told: StatusAnswer) -> str:
-    """How long flushes take."""
+    """Describe how long flushes take."""
     if told.durability == "os":
         return "none: durability is left to the operating system"
     if not told.flush_ms_p99:
@@ -183,7 +183,7 @@ def flushes_of(told: StatusAnswer) -> str:
 
 
 def pipeline_of(told: StatusAnswer) -> str:
-    """Whether it is attached, or since when not."""
+    """Describe whether the pipeline is attached, or since when it is away."""
     away_since_ms = told.pipeline_away_since_ms
     if not away_since_ms:
         stuck = told.undecided_without_ledger

@@ -1,4 +1,4 @@
-"""What ``escrowmq status`` prints with ``-o json``: the broker's answer, and the largest lag."""
+"""What ``escrowmq status`` prints with ``-o json``: the broker's answer, the lag, the ledgers."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from escrowmq.cli.derived_shapes import derived
 from escrowmq.cli.shapes import LedgerReportShape
 from escrowmq.protocol.own_headers import StatusAnswer
 
-#: Keys that have another name than the field of the answer: the unit stands last.
+#: Keys whose name differs from the answer's field: a key ends with its unit.
 RENAMED = {"flush_ms_median": "flush_median_ms", "flush_ms_p99": "flush_p99_ms"}
-#: Fields that say how the answer came, not how the broker is.
+#: Fields about the response itself, not about the broker.
 LEFT_OUT = ("form", "version", "row_count")
 
 StatusShape = derived(

@@ -1,6 +1,6 @@
-"""``escrowmq store``: look at a data directory, and repair it.
+"""``escrowmq store``: check a data directory, and repair it.
 
-What needs numpy is imported when a command runs.
+Modules that need numpy are imported when a command runs.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ def check(
     data: DataArgument,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Tell what is in a store and whether it is damaged; changes nothing.
+    """Print what is in a store and whether it is damaged; change nothing.
 
-    Exit code 0: no damage.  1: damage found.  5: it could not be looked at.
+    Exit code 0: no damage. 1: damage found. 5: the store could not be read.
     """
     from escrowmq.cli import store_text
     from escrowmq.store import inspect
@@ -93,9 +93,10 @@ def repair(
     output: OutputOption = Output.TABLE,
     file: FileOption = None,
 ) -> None:
-    """Take the damage out of a store: copy it aside, never delete it.
+    """Remove the damage from a store; damaged bytes are copied aside, never deleted.
 
-    Exit code 0: no damage is left.  1: there is.  5: nothing could be done.
+    Exit code 0: no damage is left. 1: damage is left, or a dry run found work to do. 5: the repair
+    was not possible.
     """
     from escrowmq.cli import store_repair
     from escrowmq.store.lock import DirectoryLock
@@ -119,7 +120,7 @@ def repair(
         if work.is_needed and not dry_run:
             if not yes:
                 if output is not Output.TABLE:
-                    # A person decides, and must see what about.
+                    # The operator must see the plan before the question.
                     typer.echo(escaped_lines("\n".join(plan)), err=True)
                 typer.confirm("\nDo this?", abort=True, err=True)
             say([""], [])
@@ -138,7 +139,7 @@ def repair(
 
 
 def store_in(data: Path) -> Path:
-    """Where the store is in a data directory."""
+    """Return the store's path in a data directory."""
     store = data / "store"
     if not store.is_dir() and (data / "commitlog").is_dir():
         raise StoreUnusable(
@@ -149,7 +150,7 @@ def store_in(data: Path) -> Path:
 
 @contextmanager
 def readable(data: Path) -> Iterator[None]:
-    """Turn what the system refuses into an error that says so."""
+    """Turn an ``OSError`` into ``StoreUnusable``, with the path and the reason."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""``escrowmq store repair``, step by step: look, say what will be done, do it, look again."""
+"""The steps of ``escrowmq store repair``: check, print the plan, repair, check again."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from escrowmq.store.repair import Abandoned, fixable, refuse_impossible, repair,
 from escrowmq.store.report import Kind
 from escrowmq.transaction.policy import CheckPolicy
 
-#: The broker's address goes into new messages; a repair writes none.
+#: A placeholder: the broker's address goes only into new messages, and a repair writes none.
 _HOST = pack_host("127.0.0.1", 0)
 
 
 class Work:
-    """One repair; the caller holds the lock."""
+    """One repair of a store. The caller holds the lock of the data directory."""
 
     def __init__(self, data: Path, store: Path) -> None:
         self._disk = OsDisk(store)
         self._inspection = inspect(self._disk)
         self._report = self._inspection.report
         self._aside = new_directory(data / "damaged")
-        #: Whether there is anything that a repair can do.
+        #: Whether a repair can do anything.
         self.is_needed = bool(self._report.damage or fixable(self._report) or self._report.lost)
-        #: Whether there is damage, now.
+        #: Whether the store is damaged now; ``do`` updates it.
         self.is_left = self._report.is_damaged
 
     def plan(self) -> Iterator[str]:
-        """What is wrong, and what will be done."""
+        """Yield what is wrong and what will be done, in lines."""
         if not self._report.is_damaged:
             yield "No damage found."
             if self._report.lost:
@@ -61,7 +61,7 @@ class Work:
             yield f"Nothing is deleted: copies go to {self._aside}"
 
     def do(self, config: StoreConfig, policy: CheckPolicy) -> Iterator[str]:
-        """Do it; one line for each thing done."""
+        """Carry out the repair, and yield a line for each step."""
         repaired = repair(self._disk, OsDisk(self._aside), self._inspection)
         for copy in repaired.copies:
             yield f"Copied {copy.path} to {self._aside / copy.copy}"
@@ -69,7 +69,7 @@ class Work:
             yield f"Filled {span.count} bytes at log offset {span.first}"
         store, found = open_store(self._disk, config, policy, _HOST)
         yield f"Opened: {found.frames} frames replayed, {found.cut_bytes} torn bytes cut off"
-        # At the store's own last time: a wrong clock must not make everything look old.
+        # Use the store's own last time: with a wrong clock, everything could look old.
         ended = settle_lost(store, store.last_at_ms or SystemClock().now_ms())
         store.close()
         yield from map(_ended, ended)
@@ -90,7 +90,7 @@ def _ended(one: Abandoned) -> str:
 
 
 def new_directory(above: Path) -> Path:
-    """A name for a directory that is not there, by the time of day."""
+    """Return an unused directory path, named after the current time."""
     stamp = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
     number, path = 1, above / stamp
     while path.exists():

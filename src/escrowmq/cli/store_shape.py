@@ -1,4 +1,4 @@
-"""The shape of what ``escrowmq store check`` prints with ``-o json``: the report of the check."""
+"""What ``escrowmq store check`` prints with ``-o json``: the report of the check."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``store check`` and ``store repair`` print: plain lines, the same in a pipe."""
+"""Text of ``store check`` and ``store repair``: plain lines, on a terminal and in a pipe alike."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from escrowmq.cli.output import human_bytes
 from escrowmq.store.report import BadRange, CheckpointFound, Hits, Kind, Report, SegmentFound
 
 SHOWN_MAX = 20
-"""Lines of one kind; JSON has them all."""
+"""The most lines of one kind; JSON has all of them."""
 
 
 def as_table(report: Report) -> str:
-    """The report of a check."""
+    """Format the report of a check."""
     lines = [*_segments(report.segments), "", *_checkpoints(report.checkpoints), ""]
     lines += _counts(report)
     lines += _shown("", [f"At the next start: {text}" for text in report.leftovers])
@@ -28,7 +28,7 @@ def as_table(report: Report) -> str:
 
 
 def damage(report: Report) -> Iterator[str]:
-    """What is wrong, and what is lost with it."""
+    """Yield lines about the damage, and about what is lost with it."""
     yield "Damage found:"
     yield from _shown("  ", [line for found in report.damage for line in _range(found)])
     yield from _shown(
@@ -121,14 +121,14 @@ def _counts(report: Report) -> list[str]:
 
 
 def instant(at_ms: int) -> str:
-    """A time for people, in UTC."""
+    """Format an instant in UTC; a dash stands for 0."""
     if not at_ms:
         return "-"
     return f"{datetime.fromtimestamp(at_ms / 1_000, UTC):%Y-%m-%d %H:%M:%S}Z"
 
 
 def aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Columns as wide as their widest value."""
+    """Align columns to their widest value."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
@@ -143,7 +143,7 @@ def _shown(indent: str, lines: Sequence[str], *, left_out: int = 0) -> list[str]
 
 
 def rows(report: Report) -> list[tuple[str, str, int, str]]:
-    """What was found, one row each: code, file, place, and what it is."""
+    """Return one row for each finding: code, file, position, description."""
     ranges = [
         (bad.kind.value, bad.segment, bad.log_offset, f"{bad.length} bytes")
         for bad in report.ranges

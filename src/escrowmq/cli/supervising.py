@@ -1,8 +1,9 @@
-"""A small parent of a few child processes: starts them, starts them again, and ends with them.
+"""Supervises a few child processes: starts them, restarts them, and stops them at the end.
 
-Each child leads a process group of its own: Ctrl-C reaches the parent alone, which then stops the
-children in their order, and what a child leaves behind is ended with its group.  Children end with
-the parent (``pipeline/spark/parent.py``); they get its process id, and a pipe for standard input.
+Each child leads its own process group. So Ctrl-C reaches only the parent, which then stops the
+children, the last one first; ending the group also ends processes that a child leaves behind.
+Children end with the parent (``pipeline/spark/parent.py``): they get its process id, and a pipe as
+standard input.
 """
 
 from __future__ import annotations
@@ -18,40 +19,40 @@ from contextlib import suppress
 from dataclasses import dataclass
 from types import FrameType
 
-#: Exit codes of a child that will not start the next time either: bad settings, an unusable store.
+#: Exit codes that a restart cannot fix: bad settings, an unusable store.
 REFUSED = (2, 5)
 
-#: The first restart comes at once, as people see it; each one after that waits twice as long.
+#: The wait before the first restart; each further failure doubles it, up to the maximum.
 RESTART_S = 0.2
 RESTART_S_MAX = 30.0
-#: Who ran for so long is taken for healthy, and its next failure for a first one.
+#: A child that ran this long counts as healthy, and its next failure as the first.
 HEALTHY_S = 60.0
-#: A vital child that ends so often in a row before it is ready will do so the next time too.
+#: The supervisor gives up after a vital child failed this often in a row before it was ready.
 REFUSALS_MAX = 5
-#: How long a child may take to stop by itself.
+#: How long a child may take to stop after SIGTERM before it is killed.
 STOP_S_MAX = 30.0
-#: So often children are looked at that want to be.
+#: Interval at which ``on_look`` is called.
 LOOK_S = 15.0
 
 
 def restart_wait_s(failures: int) -> float:
-    """How long to wait before a start, after so many failures in a row."""
-    # Bounded first: two to the power of a large number is a larger one.
+    """Return how long to wait before a start, after this many failures in a row."""
+    # Bound the exponent: a large power of two overflows a float.
     return min(RESTART_S * 2.0 ** min(failures - 1, 30), RESTART_S_MAX)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Child:
-    """One process, and the next ones in its place."""
+    """A supervised child process, across its restarts."""
 
     name: str
-    #: What to start; None while it is too early.
+    #: Returns the command line, or None if it is too early to start.
     command: Callable[[], Sequence[str] | None]
-    #: Told each line that it prints; says whether that makes it ready.
+    #: Called with each line that the child prints; returns whether the child is ready.
     on_line: Callable[[str], bool]
-    #: Whether all is in vain if it cannot be started.
+    #: Whether the supervisor stops if this child cannot be started.
     is_vital: bool = False
-    #: Told its process id every once in a while.
+    #: Called with the process id every ``LOOK_S`` seconds.
     on_look: Callable[[int], None] | None = None
     process: subprocess.Popen[str] | None = None
     is_ready: bool = False
@@ -59,7 +60,7 @@ class Child:
     failures: int = 0
     refusals: int = 0
     started_at_s: float = 0.0
-    #: Not before.
+    #: The earliest time of the next start.
     starts_at_s: float = 0.0
     looks_at_s: float = 0.0
 
@@ -81,9 +82,9 @@ class _Signalled:
 
 
 class Supervisor:
-    """Runs children until it is told to stop.  Belongs to the main thread.
+    """Runs children until it is told to stop. Use it from the main thread only.
 
-    ``say`` gets a child's name and what happened to it, one line each.
+    ``say`` is called with a child's name and one line about what happened to it.
     """
 
     def __init__(self, children: Sequence[Child], say: Callable[[str, str], None]) -> None:
@@ -94,20 +95,20 @@ class Supervisor:
         self._exit_code = 0
 
     def run(self) -> int:
-        """Run until SIGTERM or SIGINT, or until a vital child cannot be started; the exit code."""
+        """Run until SIGTERM, SIGINT or a vital child that cannot start; return the exit code."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
         while not self._is_stopping:
             self._start_those_due()
             self._look_at_those_due()
             self._handle(self._next_event(self._wait_s()))
-        # The last one first: it may use the others until its end.
+        # Stop the last one first: it may use the others until it ends.
         for child in reversed(self._children):
             self._stop(child)
         return self._exit_code
 
     def restart(self, child: Child, by: signal.Signals = signal.SIGTERM) -> None:
-        """End it, if it runs, so that it is started again at once."""
+        """Send the child a signal if it runs; it restarts after the shortest wait."""
         child.failures = 0
         child.started_at_s = time.monotonic()
         _send(child, by)
@@ -149,17 +150,17 @@ class Supervisor:
     def _watched(self) -> list[Child]:
         return [one for one in self._children if one.process is not None and one.on_look]
 
-    # What happens, told by other threads.
+    # Events, most of them from other threads.
 
     def _read(self, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
-        # Until nobody holds the other end: that may be longer than the process lives.
+        # Reads until every writer has closed the pipe, which may be after the process has ended.
         with process.stdout as lines:
             for line in lines:
                 self._events.put(_Line(process, line.rstrip("\n")))
 
     def _await_end(self, process: subprocess.Popen[str]) -> None:
-        # Not reaped here: until it is, its process id and its group's are nobody else's.
+        # Do not reap here: until then, the system cannot reuse the process id and the group id.
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         self._events.put(_Ended(process))
 
@@ -168,7 +169,7 @@ class Supervisor:
 
     def _wait_s(self) -> float | None:
         waits = [child.starts_at_s for child in self._children if child.process is None]
-        # One that it is still too early for is started by an event, not by the time.
+        # A child whose command is still None waits for an event, not for a time.
         waits = [wait for wait in waits if wait > time.monotonic()]
         waits += [child.looks_at_s for child in self._watched()]
         return min(waits) - time.monotonic() if waits else None
@@ -225,7 +226,7 @@ class Supervisor:
                         self._say(one.name, f"ended, {_how(self._reap(one))}")
 
     def _reap(self, child: Child) -> int:
-        """Take note of a process that has ended, and end what it left behind."""
+        """Kill what an ended process left behind, and return its exit code."""
         process = child.process
         assert process is not None
         with suppress(ProcessLookupError, PermissionError):
@@ -239,7 +240,7 @@ class Supervisor:
 
 def _send(child: Child, number: signal.Signals) -> None:
     if child.process is not None:
-        # Not by Popen's own method, which would reap it.
+        # Popen.send_signal would reap the process.
         os.kill(child.process.pid, number)
 
 

@@ -1,4 +1,4 @@
-"""The shapes of what commands without a broker print with ``-o json``; see ``shapes.py``."""
+"""JSON shapes that commands without a broker print with ``-o json``; see ``shapes.py``."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ class SettingShape(Shape, frozen=True, kw_only=True):
 
 
 class LedgerMigratedShape(Shape, frozen=True, kw_only=True):
-    """A ledger that has the current version."""
+    """A ledger that was migrated or created."""
 
     uuid: str
-    #: Null if the ledger was made just now.
+    #: Null if the ledger was just created.
     version_before: int | None
     version: int
 
 
 class LedgerMarkShape(Shape, frozen=True, kw_only=True):
-    """A mark that a sweep left in a ledger: up to where of a store it swept."""
+    """A mark that a sweep left in a ledger: how far into a store's history it swept."""
 
     #: The store's id.
     store: str
-    #: The epoch of the store, one for each start of its broker.
+    #: The store's epoch; each start of its broker begins a new one.
     epoch: str
     log_end: int
     half_end: int
@@ -43,21 +43,21 @@ class LedgerShape(Shape, frozen=True, kw_only=True):
     """A ledger."""
 
     uuid: str
-    #: `sqlite`, `postgresql` or `mysql`.
+    #: `sqlite` or `postgresql`.
     database: str
-    #: Of its tables.
+    #: Version of its tables.
     version: int
     #: The version that this release needs.
     current_version: int
     #: Whether a release without marks may have swept it.
     is_swept_unmarked: bool
-    #: Rows by outcome.
+    #: Number of rows by outcome.
     rows: dict[str, int]
     marks: list[LedgerMarkShape]
 
 
 class LedgerSqlShape(Shape, frozen=True, kw_only=True):
-    """SQL that makes or updates a ledger."""
+    """SQL that creates or updates a ledger."""
 
     dialect: str
     sql: str
@@ -70,7 +70,7 @@ class LakeTableShape(Shape, frozen=True, kw_only=True):
     rows: int
     files: int
     bytes: int
-    #: As in 2026-11-16; null without rows.
+    #: A date such as 2026-11-16; null if the table has no rows.
     first_day: str | None
     last_day: str | None
     #: Null if the table does not exist yet.
@@ -89,9 +89,9 @@ class LakeVacuumedShape(Shape, frozen=True, kw_only=True):
     """A table from which rows and files were removed, or would be in a dry run."""
 
     table: str
-    #: Files of days that are too old.
+    #: Files of days that are older than `--keep-days`.
     files_deleted: int
-    #: Files that belong to no table any more.
+    #: Files that no longer belong to a table.
     files_removed: int
 
 
@@ -107,66 +107,66 @@ class LakeReplayedShape(Shape, frozen=True, kw_only=True):
 class RepairShape(Shape, frozen=True, kw_only=True):
     """A repair of a store."""
 
-    #: Whether there was anything to repair.
+    #: Whether a repair could do anything.
     is_needed: bool
-    #: Whether there is damage now.
+    #: Whether the store is damaged now.
     is_damaged: bool
-    #: What was found, and what will be done about it; one line each.
+    #: Lines about what was found and what a repair does about it.
     plan: list[str]
-    #: What was done; one line each.
+    #: Lines about what was done.
     done: list[str]
-    #: True: nothing was done, this is what would be.
+    #: True for a dry run, which changed nothing.
     is_dry_run: bool
 
 
 class BackupShape(Shape, frozen=True, kw_only=True):
-    """A backup, made or restored."""
+    """A backup that was made or restored."""
 
-    #: Of `backup`: where the copy is.  Of `restore`: the new data directory.
+    #: For `backup`, where the copy is; for `restore`, the new data directory.
     directory: str
     #: Null in a dry run of `backup`.
     made_at_ms: int | None
     #: The release that made the backup.
     release: str
-    #: Log offsets that the backup has: from, and up to.
+    #: First log offset in the backup; `log_end` is the offset after the last.
     log_start: int
     log_end: int
-    #: How many files; null in a dry run of `backup`.
+    #: Number of files; null in a dry run of `backup`.
     files: int | None
-    #: Of all files; in a dry run of `backup`, of the log alone.
+    #: Size of all files; in a dry run of `backup`, of the log alone.
     bytes: int
-    #: True: nothing was done, this is what would be.
+    #: True for a dry run, which changed nothing.
     is_dry_run: bool
 
 
 class DemoRunShape(Shape, frozen=True, kw_only=True):
     """One run of the demo."""
 
-    #: Orders to pay, and orders that were paid.
+    #: Orders to pay; `paid` counts those that were paid.
     orders: int
     paid: int
     messages: int
-    #: How many SIGKILLs were sent.
+    #: Number of SIGKILLs sent.
     kills: int
     #: From the first start of the order service to its end, restarts included.
     took_ms: int
-    #: From there until the last undecided transaction was settled.
+    #: From the end of the order service until the last undecided transaction was settled.
     settled_after_ms: int
-    #: Orders and messages that do not fit together, by the Spark audit.
+    #: Orders and messages that do not match, counted by the Spark audit.
     disagreements: int
-    #: By service downstream: effects that are missing or too many.
+    #: By downstream service: effects that are missing or duplicated.
     wrong_effects: dict[str, int]
 
 
 class DemoShape(Shape, frozen=True, kw_only=True):
-    """What the demo came to."""
+    """The result of the demo."""
 
     seed: int
     #: Whether the audit of the transactional run is clean and all services agree.
     is_proven: bool
     plain: DemoRunShape
     transactional: DemoRunShape
-    #: The files with everything: a page, and its figures as JSON.
+    #: Path of the HTML page with all results; `figures` has them as JSON.
     report: str
     figures: str
 
@@ -187,7 +187,7 @@ class ServeEventShape(Shape, frozen=True, kw_only=True):
     name: str
     #: The broker's HOST:PORT.
     broker: str
-    #: HOST:PORT of the pages; null if they are off.
+    #: HOST:PORT of the HTTP pages; null if they are off.
     http: str | None
     pid: int
     #: False: undecided transactions wait until a pipeline runs.
@@ -200,11 +200,11 @@ class ProcessEventShape(Shape, frozen=True, kw_only=True):
     at_ms: int
     #: `up`, `broker` or `pipeline`.
     process: str
-    #: The words that are printed without `-o json`.
+    #: The line that is printed without `-o json`.
     text: str
-    #: The values in the words, by name.
+    #: The values in the line, by name.
     facts: dict[str, int | str]
 
 
-#: A row of a query: its columns by name, as the query names them.
+#: A row of a query result, by column name.
 LakeRow = dict[str, Any]

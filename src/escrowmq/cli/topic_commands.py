@@ -1,4 +1,4 @@
-"""``escrowmq topic``: what topics there are, and how far their queues go."""
+"""``escrowmq topic``: list, show, create and delete topics."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def list_(
 def show(
     name: TopicArgument, broker: BrokerOption = DEFAULT_BROKER, output: OutputOption = Output.TABLE
 ) -> None:
-    """Print the queues of a topic, and who reads them how far."""
+    """Print the queues of a topic, and the lag of each consumer group."""
     from escrowmq.protocol.own import OwnCode
     from escrowmq.protocol.own_headers import TopicFilterHeader
 
@@ -103,7 +103,7 @@ def create(
     output: OutputOption = Output.TABLE,
     dry_run: DryRunOption = False,
 ) -> None:
-    """Make a topic, or change how many queues it has and what it is for."""
+    """Create a topic, or change its number of queues and its type."""
     from escrowmq.protocol.admin_headers import MESSAGE_TYPE, CreateTopicHeader
     from escrowmq.protocol.codes import RequestCode
 
@@ -139,7 +139,7 @@ def delete(
     output: OutputOption = Output.TABLE,
     dry_run: DryRunOption = False,
 ) -> None:
-    """Delete a topic and its messages; one made again under its name begins empty."""
+    """Delete a topic and its messages; a new topic with the same name begins empty."""
     from escrowmq.cli.asking import whoami
     from escrowmq.protocol.own import OwnCode
     from escrowmq.protocol.own_hand_headers import DeleteTopicHeader
@@ -180,7 +180,7 @@ def _deleted_text(deleted: TopicDeletedShape) -> str:
 
 
 def _queues(calls: OwnCalls, topic: str) -> list[Any]:
-    """The queues of a topic that exists."""
+    """Return the queues of a topic; refuse an unknown topic."""
     from escrowmq.protocol.own import OwnCode
     from escrowmq.protocol.own_headers import ListQueuesHeader
 

@@ -1,4 +1,4 @@
-"""What commands ask a broker about one transaction."""
+"""Requests to a broker about one transaction."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
 
 def named(transaction: str) -> dict[str, Any]:
-    """The fields of a request that name a transaction: the number of a half message, or an id."""
+    """Return the request field that names a transaction: a half message's number, or an id."""
     if transaction.isdecimal():
         return {"half_offset": int(transaction)}
     return {"transaction_id": transaction}
 
 
 def head_of(calls: OwnCalls, transaction: str) -> LifeLineAnswer:
-    """How it stands with a transaction, without all that happened to it."""
+    """Return the state of a transaction without its history."""
     from escrowmq.protocol.own import OwnCode
     from escrowmq.protocol.own_headers import TransactionHeader
 
@@ -28,7 +28,7 @@ def head_of(calls: OwnCalls, transaction: str) -> LifeLineAnswer:
 
 
 def life_line_of(calls: OwnCalls, transaction: str) -> tuple[LifeLineAnswer, list[EventRow]]:
-    """How it stands with a transaction, and all that happened to it."""
+    """Return the state of a transaction and its whole history."""
     from escrowmq.protocol.own import OwnCode
     from escrowmq.protocol.own_headers import TransactionHeader
 

@@ -1,7 +1,7 @@
-"""``escrowmq txn commit|rollback --filter``: many transactions settled by hand, one after another.
+"""``escrowmq txn commit|rollback --filter``: settle many transactions by hand, one after another.
 
-Each goes through its ledger and its fence as one that is settled alone.  A transaction that is
-refused is reported, and the others go on.
+Each transaction goes through its ledger and its fence as if it were settled alone. A refused
+transaction is reported, and the others go on.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ PROGRESS_S = 2.0
 EXIT_SOME_FAILED = 1
 EXIT_AWAY = 3
 EXIT_UNKNOWN = 4
-#: Outcomes of a transaction for which nothing is known or done.
+#: Outcomes of a transaction that was not decided, or may not have been.
 REFUSED, UNKNOWN, NOT_TRIED = "refused", "unknown", "not_tried"
 
 
@@ -69,7 +69,7 @@ YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What an operator wants to have done."""
+    """An operator's order to settle transactions."""
 
     resolution: Resolution
     wanted: TransactionFilter
@@ -83,7 +83,7 @@ class Order:
 
 @dataclass(slots=True)
 class Progress:
-    """Lines on standard error for a person who waits."""
+    """Progress lines on standard error."""
 
     total: int
     output: Output
@@ -92,7 +92,7 @@ class Progress:
     _told_at: float = field(default_factory=time.monotonic)
 
     def step(self, *, is_failed: bool) -> None:
-        """One more; every two seconds it is told."""
+        """Count one transaction, and print the progress every ``PROGRESS_S`` seconds."""
         self.done += 1
         self.failed += is_failed
         now = time.monotonic()
@@ -102,7 +102,7 @@ class Progress:
 
 
 def is_one(transaction: str | None, filters: list[str] | None) -> bool:
-    """Whether one transaction is meant; refused unless one is named or some are."""
+    """Return whether one transaction is named; refuse both, or neither, of an id and a filter."""
     if (transaction is None) == (not filters):
         raise RequestRefused(
             "bad_option", "name one transaction, or some with --filter", option="TRANSACTION"
@@ -121,7 +121,7 @@ def order(
     dry_run: bool,
     yes: bool,
 ) -> Order:
-    """What the options of a command say."""
+    """Make an order from the options of a command."""
     from escrowmq.client.outgoing import Resolution
 
     return Order(
@@ -137,7 +137,7 @@ def order(
 
 
 def settle_filtered(broker: str, configured: Mapping[str, LedgerConfig], order: Order) -> None:
-    """Settle what the filter takes; ends with the exit code that the report needs."""
+    """Settle the transactions that the filter takes; exit with a code other than 0 if some fail."""
     from escrowmq.cli.ledgers_given import open_ledgers, usable
 
     given = open_ledgers(configured)
@@ -151,10 +151,10 @@ def settle_filtered(broker: str, configured: Mapping[str, LedgerConfig], order: 
 
 
 def settle_many(calls: OwnCalls, ledgers: Mapping[str, SqlLedger], order: Order) -> int:
-    """List, ask, settle and report; the exit code."""
+    """List, confirm, settle and report; return the exit code."""
     from escrowmq.protocol.own import OwnCode
 
-    # Before the list: what is undecided there was undecided in this history of the store.
+    # Read the status before the list: each listed transaction was undecided in this history.
     status = calls.call(OwnCode.STATUS).header
     choosing = Choosing(calls, order.wanted, NOT_TRIED)
     found = list(islice(choosing.all(), order.limit + 1))
@@ -177,7 +177,7 @@ def settle_many(calls: OwnCalls, ledgers: Mapping[str, SqlLedger], order: Order)
     try:
         return _settle_all(calls, ledgers, chosen, order)
     finally:
-        # Also after Ctrl-C: a person must know what was done.
+        # Report after Ctrl-C, too: the operator must know what was done.
         _print(chosen, order, is_cut=is_cut)
         _tell_counts(chosen, order.output)
 
@@ -188,7 +188,7 @@ def foresee(
     status: StatusAnswer,
     order: Order,
 ) -> None:
-    """Note on each transaction what would be done with it."""
+    """Predict the outcome of each transaction and note it there."""
     from escrowmq.client.settle_by_hand import foresee_many, is_agreed
 
     rows = [one.row for one in chosen]
@@ -235,7 +235,7 @@ def _settle_all(
     progress = Progress(len(chosen), order.output)
     by = whoami()
     for one in chosen:
-        # Ctrl-C leaves it so: the broker may have decided.
+        # After Ctrl-C this stays: the broker may have decided the transaction.
         one.outcome = UNKNOWN
         try:
             told = settle_by_hand(
@@ -251,7 +251,7 @@ def _settle_all(
         except RequestRefused as error:
             one.outcome, one.detail = REFUSED, _words(error)
         except Unavailable as error:
-            # The broker is away or full: the others would only wait for the same.
+            # The broker is away or overloaded, so the other transactions would fail, too.
             one.outcome, one.detail = NOT_TRIED, _words(error)
             return EXIT_AWAY
         except OutcomeUnknown as error:

@@ -1,4 +1,4 @@
-"""Which transactions ``txn commit|rollback --filter`` takes, with the message that it means."""
+"""Selects the transactions that ``txn commit|rollback --filter`` takes, with a matching message."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
     from escrowmq.protocol.own_previews import PreviewRow
     from escrowmq.protocol.own_rows import TransactionRow
 
-#: Rows that the broker is asked for at a time: their ids are read from its log.
+#: Rows in one request: the broker reads their ids from its log.
 PAGE_ROWS = 1_000
-#: Messages of each transaction that are looked at together with those of others.
+#: Messages of each transaction in the first request, which covers a whole page.
 MESSAGES_AT_FIRST = 4
 
 
 @dataclass(slots=True, kw_only=True)
 class Chosen:
-    """A transaction that the filter takes, and what became of it."""
+    """A transaction that the filter takes, and its outcome."""
 
     row: TransactionRow
     now_ms: int
     outcome: str
-    #: The message that the filter means, or else the first one; None if it is not known.
+    #: The first message that matches the filter; None if the broker showed none.
     message: PreviewRow | None = None
     detail: str = ""
 
@@ -39,11 +39,11 @@ class Choosing:
         self._calls = calls
         self._wanted = wanted
         self._outcome = outcome
-        #: Transactions that were left out, though only a part of their messages could be read.
+        #: Number of transactions left out although not all of their messages could be read.
         self.partly_read = 0
 
     def all(self) -> Iterator[Chosen]:
-        """Transactions that the filter takes, the oldest first, a page at a time."""
+        """Yield the transactions that the filter takes, the oldest first, reading page by page."""
         from escrowmq.protocol.own import OwnCode
         from escrowmq.protocol.own_headers import ListTransactionsHeader
 
@@ -78,7 +78,7 @@ class Choosing:
         )
 
     def _rest(self, half_offset: int, found: list[PreviewRow]) -> list[PreviewRow]:
-        """All messages of a transaction, as far as one answer has them."""
+        """Return the messages of a transaction, at most as many as fit into one answer."""
         from escrowmq.protocol.own_previews import PREVIEWS_MAX
 
         if not found or len(found) == found[0].message_count:

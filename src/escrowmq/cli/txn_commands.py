@@ -1,4 +1,4 @@
-"""``escrowmq txn``: every undecided transaction, why it waits, and settling one by hand."""
+"""``escrowmq txn``: list and explain undecided transactions, and settle them by hand."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="See undecided transactions, and settle them.", no_args_is_help=True)
 
-#: Rows that the broker is asked for at a time: their ids are read from its log.
+#: Rows in one request: the broker reads their ids from its log.
 PAGE_ROWS = 1_000
 TransactionArgument = Annotated[
     str, typer.Argument(metavar="TRANSACTION", help="Its id, or the number of a half message.")
@@ -97,7 +97,7 @@ def list_(
         bool, typer.Option(help="Topic, keys, tags and body of each one's first message.")
     ] = True,
 ) -> None:
-    """Print undecided transactions and what they hold, the oldest first."""
+    """Print undecided transactions and their messages, the oldest first."""
 
     def is_wanted(row: TransactionRow) -> bool:
         return not nobody_online or not (row.ledger or row.producers_online)
@@ -123,7 +123,7 @@ def watch(
     limit: Annotated[int, typer.Option(min=1, max=1_000, help="How many, at most.")] = 20,
     output: LineOutputOption = LineOutput.TABLE,
 ) -> None:
-    """Print what is undecided again and again, until Ctrl-C; with -o json a line for each look."""
+    """Print undecided transactions repeatedly until Ctrl-C; with -o json one line each time."""
     with asking(broker) as calls:
         while True:
             rows = list(islice(_listed(calls, "prepared,parked"), limit))
@@ -134,7 +134,7 @@ def watch(
                 print_json_line(WatchedShape(at_ms=at_ms, transactions=shapes))
             else:
                 lines = [line_of(row, held) for row in rows]
-                # Home, and clear what is below: the same on every terminal that is one.
+                # Move the cursor home and clear the screen; every terminal knows these sequences.
                 typer.echo("\x1b[H\x1b[J", nl=False)
                 typer.echo(as_table(COLUMNS, lines, "nothing is undecided"))
             time.sleep(every)
@@ -146,7 +146,7 @@ def show(
     broker: BrokerOption = DEFAULT_BROKER,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Print what a transaction holds, and all that happened to it."""
+    """Print the messages of a transaction, and its history."""
     import msgspec
 
     from escrowmq.cli import txn_messages as messages
@@ -188,7 +188,7 @@ def explain(
     broker: BrokerOption = DEFAULT_BROKER,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Say in words why a transaction is as it is, when its next check comes and why then."""
+    """Explain why a transaction is in its state, and when and why its next check comes."""
     from escrowmq.cli import txn_messages as messages
     from escrowmq.cli.ledger_text import ask_ledgers, ledger_shapes
     from escrowmq.cli.txn_explain import explained, what_matters
@@ -226,11 +226,11 @@ def commit(
     file: FileOption = None,
     set_: SetOption = None,
 ) -> None:
-    """Make a transaction's messages visible, by hand; its ledger must say so, too.
+    """Commit a transaction by hand: its messages become visible. Its ledger must agree.
 
-    Name one transaction, or some with --filter, which asks before it begins.  Ledgers are those of
-    the config: [ledger.NAME].  Exit codes with --filter: 1 if some were refused, 3 if the broker
-    went away before the end, 4 if it is not known whether some were decided.
+    Name one transaction, or several with --filter, which asks for confirmation. Ledgers are those
+    in the config: [ledger.NAME]. Exit codes with --filter: 1 if some were refused, 3 if the broker
+    became unavailable before the end, 4 if it is not known whether some were decided.
     """
     ledgers = configured_ledgers(file, set_)
     if is_one(transaction, filter_):
@@ -267,11 +267,11 @@ def rollback(
     file: FileOption = None,
     set_: SetOption = None,
 ) -> None:
-    """Drop a transaction's messages, by hand; where its ledger has no row, it is fenced off first.
+    """Roll back a transaction by hand: drop its messages. Without a ledger row, fence it first.
 
-    Name one transaction, or some with --filter, which asks before it begins.  Ledgers are those of
-    the config: [ledger.NAME].  Exit codes with --filter: 1 if some were refused, 3 if the broker
-    went away before the end, 4 if it is not known whether some were decided.
+    Name one transaction, or several with --filter, which asks for confirmation. Ledgers are those
+    in the config: [ledger.NAME]. Exit codes with --filter: 1 if some were refused, 3 if the broker
+    became unavailable before the end, 4 if it is not known whether some were decided.
     """
     ledgers = configured_ledgers(file, set_)
     if is_one(transaction, filter_):
@@ -303,7 +303,7 @@ def resume(
     output: OutputOption = Output.TABLE,
     dry_run: DryRunOption = False,
 ) -> None:
-    """Have a parked transaction checked again, from the first check."""
+    """Resume a parked transaction: its checks start again from the first one."""
     from escrowmq.protocol.own import OwnCode
     from escrowmq.protocol.own_hand_headers import ByHandHeader
 
@@ -331,7 +331,7 @@ def _listed(
     older_than: int = 0,
     is_wanted: Callable[[TransactionRow], bool] = _any,
 ) -> Iterator[TransactionRow]:
-    """Transactions in the order of their age, a page at a time: nobody holds a million of them."""
+    """Yield transactions, the oldest first, page by page, so that not all are in memory at once."""
     from escrowmq.protocol.own import OwnCode
     from escrowmq.protocol.own_headers import ListTransactionsHeader
 
@@ -348,7 +348,7 @@ def _listed(
 
 
 def _due_before(calls: OwnCalls, head: LifeLineAnswer, now_ms: int) -> int:
-    """How many of its group have been due for longer, as far as one page tells."""
+    """Count the transactions of its group that have been due for longer, within one page."""
     from escrowmq.protocol.own import OwnCode
     from escrowmq.protocol.own_headers import ListTransactionsHeader
 

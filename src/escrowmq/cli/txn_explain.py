@@ -1,4 +1,4 @@
-"""What ``escrowmq txn explain`` says: why a transaction is as it is, and what comes next."""
+"""Text of ``escrowmq txn explain``: why a transaction is in its state, and what comes next."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ DECIDED = ("committed", "rolled_back")
 
 
 def what_matters(calls: OwnCalls, head: LifeLineAnswer) -> list[EventRow]:
-    """The events that tell why a transaction is as it is.
+    """Read the events that explain the state of a transaction.
 
-    All of them would be searched for up to the end of the log.
+    Reading all of its events would search the log up to its end.
     """
     from escrowmq.protocol.own import OwnCode
     from escrowmq.protocol.own_headers import ListTransactionsHeader, TransactionHeader
@@ -45,7 +45,7 @@ def what_matters(calls: OwnCalls, head: LifeLineAnswer) -> list[EventRow]:
         first = head.half_offset
         asked = ListTransactionsHeader(start=first, end=first + 1, states="prepared")
         listed = calls.call(OwnCode.LIST_TRANSACTIONS, asked)
-        # Its age counts from when it was resumed, if it was.
+        # The age of a resumed transaction counts from when it was resumed.
         events += [
             EventRow(listed.header.now_ms - row.age_ms, "resumed", -1, "", "")
             for row in listed.rows
@@ -55,7 +55,7 @@ def what_matters(calls: OwnCalls, head: LifeLineAnswer) -> list[EventRow]:
 
 
 def _is_enough(head: LifeLineAnswer, events: Sequence[EventRow]) -> bool:
-    """Whether these events, the newest that were read, have what explains the state."""
+    """Return whether these events, the newest that were read, explain the state."""
     if head.state != "prepared":
         # A parked transaction may have been parked before, for another reason.
         return head.state != "parked" and any(event.event == head.state for event in events)
@@ -73,10 +73,10 @@ def explained(
     due_before: int = 0,
     ledgers: LedgersTold | None = None,
 ) -> list[str]:
-    """The words.
+    """Return the explanation as sentences.
 
-    ``due_before`` is the number of transactions of its group that are due for longer.  ``ledgers``
-    is what the broker knows about ledgers.
+    ``due_before`` is the number of transactions of its group that have been due for longer.
+    ``ledgers`` is what the broker knows about ledgers.
     """
     known = ledgers or LedgersTold()
     held = next((event for event in events if event.event == "held"), None)
@@ -124,7 +124,7 @@ def _undecided(
         if head.ledger:
             yield from explained_ledger(head.ledger, ledgers, told.now_ms)
         if standing is Standing.NOT_CONFIGURED:
-            # The pipeline's rules treat it like one without a ledger.
+            # The pipeline treats it like a transaction without a ledger.
             head = msgspec.structs.replace(head, ledger="")
         yield from _checked(head, events, told, due_before, standing)
     if told.pipeline_away_since_ms:
@@ -165,7 +165,7 @@ def _checked(
 
 
 def _last_answer(events: Sequence[EventRow]) -> Iterator[str]:
-    """Why the last producer that was asked could not tell, in its words."""
+    """Quote why the last producer that was asked could not tell the outcome."""
     answers = [event for event in events if event.event == "answered"]
     if answers and ": " in answers[-1].detail:
         check, _, remark = answers[-1].detail.partition(": ")
@@ -218,7 +218,7 @@ def _overdue(head: LifeLineAnswer, told: StatusAnswer) -> str:
 
 
 def _due(head: LifeLineAnswer, events: Sequence[EventRow], told: StatusAnswer) -> Due:
-    """As the rules say it; they are not told a second time here."""
+    """Apply the rules of the core, so that they are not repeated here."""
     from escrowmq.transaction.policy import CheckPolicy
     from escrowmq.transaction.rules import HalfFacts, due
     from escrowmq.transaction.states import State
@@ -241,6 +241,6 @@ def _park_why(head: LifeLineAnswer, told: StatusAnswer) -> str:
 
 
 def _started_at_ms(events: Sequence[EventRow], told: StatusAnswer) -> int:
-    """Since when its age counts."""
+    """Return the instant from which its age counts."""
     began = [event.at_ms for event in events if event.event in {"held", "resumed"}]
     return max(began, default=told.now_ms)

@@ -1,4 +1,4 @@
-"""What ``escrowmq txn explain`` says of what a Spark sink holds: nobody is asked about that."""
+"""Text of ``escrowmq txn explain`` for a Spark sink's transactions, which get no back-checks."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 
 def is_of_sink(producer_group: str) -> bool:
-    """Whether a Spark sink holds what this group does."""
+    """Return whether this producer group is a Spark sink's."""
     return producer_group.startswith(GROUP_PREFIX)
 
 
 def held_by_sink(producer_group: str, transaction_id: str) -> Iterator[str]:
-    """Where an undecided one comes from, and what ends it."""
+    """Explain which sink attempt an undecided transaction belongs to, and what decides it."""
     home = parse_part(producer_group, transaction_id)
     if home is not None:
         yield from _attempt(parse_attempt(home.held_as.producer_group, home.held_as.transaction_id))

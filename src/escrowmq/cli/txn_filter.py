@@ -1,4 +1,4 @@
-"""The filter of ``escrowmq txn commit|rollback --filter``: which transactions an operator means."""
+"""The filter of ``escrowmq txn commit|rollback --filter``, which selects transactions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KEYS = ("group", "topic", "key", "state", "older-than", "younger-than", "id")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionFilter:
-    """Conditions that all must hold; an empty one holds always."""
+    """Conditions that must all hold; an empty condition always holds."""
 
     group: str = ""
     topic: str = ""
@@ -35,7 +35,7 @@ class TransactionFilter:
 
     @property
     def states(self) -> str:
-        """States to list, with commas between them: only these can be decided."""
+        """States to list, separated by commas; only undecided states can be decided."""
         return self.state or ",".join(OPEN_STATES)
 
     @property
@@ -44,7 +44,7 @@ class TransactionFilter:
         return bool(self.topic or self.key)
 
     def takes_row(self, row: TransactionRow, now_ms: int) -> bool:
-        """Whether the facts about a transaction agree."""
+        """Return whether the facts about a transaction match."""
         age_ms = now_ms - row.stored_at_ms
         return (
             self.group in ("", row.producer_group)
@@ -55,13 +55,13 @@ class TransactionFilter:
         )
 
     def takes_message(self, message: PreviewRow) -> bool:
-        """Whether one message of the transaction has the topic and the key."""
+        """Return whether this message of the transaction has the topic and the key."""
         has_key = not self.key or self.key in split_keys(message.keys)
         return has_key and self.topic in ("", message.topic)
 
 
 def parse_filters(given: Sequence[str]) -> TransactionFilter:
-    """Read ``NAME=VALUE`` conditions; several may stand in one text with commas between them."""
+    """Parse ``NAME=VALUE`` conditions; one text may hold several, separated by commas."""
     found: dict[str, str] = {}
     for condition in (part for text in given for part in _split(text)):
         name, equals, value = condition.partition("=")
@@ -88,7 +88,7 @@ def parse_filters(given: Sequence[str]) -> TransactionFilter:
 
 
 def _split(text: str) -> list[str]:
-    """Cut at commas that a condition's name follows: keys may hold commas themselves."""
+    """Split only at commas that a condition's name follows, because keys may contain commas."""
     return re.split(rf",\s*(?=(?:{'|'.join(KEYS)})=)", text)
 
 

@@ -1,4 +1,4 @@
-"""Which messages a transaction holds: topic, key, tags and the start of the body."""
+"""Previews of the messages of a transaction: topic, keys, tags and the start of the body."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from escrowmq.protocol.own_previews import PreviewRow
 
 Previews = dict[int, list["PreviewRow"]]
-"""By a transaction's first half message what it holds, as far as the broker has it."""
+"""Messages of transactions as far as the broker has them, by the first half message's number."""
 
 MESSAGES_SHOWN = 20
-"""Messages of one transaction that `txn show` lists."""
+"""The most messages of one transaction that `txn show` lists."""
 
 NAME_WIDTH = 60
-#: Bytes of a body that the broker is asked for: enough for a preview of compressed ones.
+#: Bytes of each body to request: enough for a preview of a compressed body.
 BODY_BYTES = 256
 
 UNKNOWN = "its messages: deleted by retention, or the broker's release cannot show them"
@@ -37,7 +37,7 @@ def previews_of(
     messages_max: int = 1,
     is_required: bool = False,
 ) -> Previews:
-    """Ask the broker; unless required, a release that does not know the request finds nothing."""
+    """Ask the broker for previews; a release without this request has none, unless required."""
     from escrowmq.protocol.own import OwnCode
     from escrowmq.protocol.own_previews import (
         TRANSACTIONS_MAX,
@@ -62,7 +62,7 @@ def previews_of(
 
 
 def cells(held: Sequence[PreviewRow]) -> tuple[str | None, ...]:
-    """Topic, keys, tags and body of a transaction's first message, for a line of a table."""
+    """Return the table cells of the first message: topic, keys, tags, body."""
     if not held:
         return (None, None, None, None)
     first = held[0]
@@ -72,12 +72,12 @@ def cells(held: Sequence[PreviewRow]) -> tuple[str | None, ...]:
 
 
 def body_of(row: PreviewRow) -> str:
-    """The start of a body, on one line."""
+    """Return the start of a body on one line."""
     return preview(row.body, row.body_bytes, sys_flag=row.sys_flag)
 
 
 def shape_of(row: PreviewRow) -> HeldMessageShape:
-    """One message, for programs."""
+    """Convert a message to its JSON shape."""
     return HeldMessageShape(
         topic=row.topic,
         queue_id=row.queue_id,
@@ -91,7 +91,7 @@ def shape_of(row: PreviewRow) -> HeldMessageShape:
 
 
 def message_line(row: PreviewRow) -> tuple[Any, ...]:
-    """One message, for a table."""
+    """Return the table cells of a message."""
     names = (clipped(row.keys, NAME_WIDTH), clipped(row.tags, NAME_WIDTH))
     place = (row.topic, row.queue_id)
     size = human_bytes(row.body_bytes)
@@ -99,12 +99,12 @@ def message_line(row: PreviewRow) -> tuple[Any, ...]:
 
 
 def left_out(held: Sequence[PreviewRow]) -> int:
-    """How many messages of a transaction its previews leave out."""
+    """Return how many messages of a transaction its previews leave out."""
     return held[0].message_count - len(held) if held else 0
 
 
 def sentence(held: Sequence[PreviewRow]) -> list[str]:
-    """What a transaction holds, in words."""
+    """Describe the first message of a transaction in one sentence."""
     if not held:
         return []
     first = held[0]

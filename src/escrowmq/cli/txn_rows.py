@@ -1,4 +1,4 @@
-"""Transactions as lines of a table, and as facts for programs."""
+"""Converts transactions to table lines and to JSON shapes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STATES = ("prepared", "committed", "rolled_back", "parked")
 
 
 def shape_of(row: TransactionRow, held: Previews) -> TransactionShape:
-    """One transaction, for programs."""
+    """Convert a transaction to its JSON shape."""
     first = next(iter(held.get(row.half_offset, [])), None)
     return TransactionShape(
         half=row.half_offset,
@@ -48,7 +48,7 @@ def shape_of(row: TransactionRow, held: Previews) -> TransactionShape:
 
 
 def line_of(row: TransactionRow, held: Previews) -> tuple[Any, ...]:
-    """One transaction, for a table."""
+    """Return the table cells of a transaction."""
     next_check = None
     if _is_checked(row):
         next_check = f"in {duration(row.wait_ms)}" if row.wait_ms > 0 else "due"
@@ -66,7 +66,7 @@ def _is_checked(row: TransactionRow) -> bool:
 
 
 def head_facts(head: LifeLineAnswer, held: Sequence[PreviewRow]) -> dict[str, Any]:
-    """How it stands with a transaction: the keys of ``TransactionHeadShape``."""
+    """Return the values of ``TransactionHeadShape`` by key."""
     return {
         "id": head.transaction_id,
         "state": head.state,

@@ -1,4 +1,4 @@
-"""``escrowmq txn commit`` and ``rollback``: decides one transaction by hand, through its ledger."""
+"""``escrowmq txn commit`` and ``rollback``: settle one transaction by hand, through its ledger."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def configured_ledgers(file: Path | None, flags: list[str] | None) -> Mapping[str, LedgerConfig]:
-    """The ledgers that the config names."""
+    """Return the ledgers in the config, by name."""
     from escrowmq.cli.config import load
 
     return load(file=file, environ=os.environ, flags=flags or ()).ledgers
@@ -38,7 +38,7 @@ def settle_one(
     force: bool,
     dry_run: bool,
 ) -> None:
-    """Decide, or say what would be decided, and print it."""
+    """Settle one transaction, or predict the result in a dry run, and print it."""
     from escrowmq.cli.ledgers_given import open_ledgers, refuse_missing_ledger, usable
     from escrowmq.client.outgoing import Resolution
     from escrowmq.client.settle_by_hand import settle_by_hand
@@ -81,7 +81,7 @@ def settle_one(
 def _would(
     head: LifeLineAnswer, resolution: Resolution, ledgers: dict[str, SqlLedger], *, force: bool
 ) -> SettledShape:
-    """What a decision would come to; nothing is decided."""
+    """Predict the result for a dry run; decide nothing."""
     is_allowed, words = _outlook(head, resolution, ledgers, force=force)
     return SettledShape(
         id=head.transaction_id,

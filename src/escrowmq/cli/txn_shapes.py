@@ -1,4 +1,4 @@
-"""The shapes of what ``escrowmq txn`` prints with ``-o json``; see ``shapes.py``."""
+"""JSON shapes that ``escrowmq txn`` prints with ``-o json``; see ``shapes.py``."""
 
 from __future__ import annotations
 
@@ -6,46 +6,47 @@ from escrowmq.cli.shapes import LedgerReportShape, Shape
 
 
 class TransactionShape(Shape, frozen=True, kw_only=True):
-    """A transaction in a list, and the first message of it."""
+    """A transaction in a list, with its first message."""
 
-    #: The number of its first half message.
+    #: Number of its first half message.
     half: int
     #: `prepared`, `parked`, `committed` or `rolled_back`.
     state: str
     age_ms: int
     #: The producer group.
     group: str
-    #: Back-checks that were sent.
+    #: Back-checks sent.
     checks: int
-    #: Below 0: that long overdue.  Null if it is not checked.
+    #: Time until the next check; negative if it is overdue, null if none is planned.
     next_check_in_ms: int | None
-    #: Producers of its group that are online.
+    #: Number of its group's producers online.
     producers: int
-    #: The UUID of its ledger; null or empty without one.
+    #: UUID of its ledger; null or empty if it has none.
     ledger: str | None
-    #: Null if it was not asked for.
+    #: Null if it was not requested.
     id: str | None
-    #: Of the first message, as are the next four; null if that is not known or was not asked for.
+    #: Topic of the first message; the next four keys describe it, too. Null if the message is
+    #: unknown or was not requested.
     topic: str | None
     keys: list[str] | None
     tags: str | None
     body_preview: str | None
     body_bytes: int | None
-    #: How many messages it holds.
+    #: Number of messages in the transaction.
     message_count: int | None
 
 
 class WatchedShape(Shape, frozen=True, kw_only=True):
-    """One look at what is undecided."""
+    """The undecided transactions at one moment."""
 
-    #: When, on the clock of this machine.
+    #: Time by the clock of this machine.
     at_ms: int
     #: The oldest first, at most `--limit` of them.
     transactions: list[TransactionShape]
 
 
 class HeldMessageShape(Shape, frozen=True, kw_only=True):
-    """A message that a transaction holds."""
+    """A message of a transaction."""
 
     topic: str
     queue_id: int
@@ -58,53 +59,53 @@ class HeldMessageShape(Shape, frozen=True, kw_only=True):
 
 
 class EventShape(Shape, frozen=True, kw_only=True):
-    """Something that happened to a transaction."""
+    """An event in the history of a transaction."""
 
     at_ms: int
     #: `held`, `asked`, `answered`, `parked`, `resumed`, `committed`, `rolled_back` or `visible`.
     event: str
-    #: Where its record is in the broker's log.
+    #: Offset of its record in the broker's log.
     log_offset: int
-    #: By whom, or who was asked.
+    #: The client or operator that caused it, or the producer that was asked.
     by: str
-    #: Which check, why, or where and how many.
+    #: The check's number, the reason, or the place and number of messages.
     detail: str
 
 
 class TransactionHeadShape(Shape, frozen=True, kw_only=True):
-    """How it stands with a transaction."""
+    """The state of a transaction."""
 
     id: str
     #: `prepared`, `parked`, `committed` or `rolled_back`.
     state: str
-    #: The number of its first half message.
+    #: Number of its first half message.
     half: int
     #: The producer group.
     group: str
-    #: The UUID of its ledger; empty without one.
+    #: UUID of its ledger; empty if it has none.
     ledger: str
-    #: Back-checks that were sent.
+    #: Back-checks sent.
     checks: int
-    #: Producers of its group that are online.
+    #: Number of its group's producers online.
     producers: int
-    #: Null if it is not checked.
+    #: Null if no check is planned.
     next_check_at_ms: int | None
-    #: When its first message became visible; null if it has not.
+    #: When its first message became visible; null if it is not visible.
     visible_at_ms: int | None
-    #: The first messages that it holds.
+    #: Its first messages.
     messages: list[HeldMessageShape]
-    #: How many more it holds.
+    #: Number of messages that are not listed here.
     messages_left_out: int
 
 
 class TransactionShownShape(TransactionHeadShape, frozen=True, kw_only=True):
-    """A transaction, and all that happened to it."""
+    """A transaction and its history."""
 
     events: list[EventShape]
 
 
 class TransactionExplainedShape(TransactionHeadShape, frozen=True, kw_only=True):
-    """A transaction, and why it is as it is."""
+    """A transaction and the explanation of its state."""
 
     #: The explanation.
     words: str
@@ -113,71 +114,71 @@ class TransactionExplainedShape(TransactionHeadShape, frozen=True, kw_only=True)
 
 
 class SettledShape(Shape, frozen=True, kw_only=True):
-    """A transaction that was decided by hand."""
+    """A transaction that was settled by hand."""
 
     id: str
     #: `commit` or `rollback`.
     resolution: str
     #: Its state now.
     state: str
-    #: Whether the decision is allowed and open; false only in a dry run.
+    #: Whether this decision is possible; false only in a dry run.
     is_allowed: bool
-    #: Whether it had been decided like this before; null in a dry run.
+    #: Whether it was already decided this way; null in a dry run.
     is_repeated: bool | None
     #: Null in a dry run.
     decided_by: str | None
     #: Null in a dry run.
     decided_at_ms: int | None
-    #: What was done, or would be.
+    #: Text about what was done, or what a run would do.
     words: str
-    #: True: nothing was done, this is what would be.
+    #: True for a dry run, which changed nothing.
     is_dry_run: bool
 
 
 class SettledRowShape(Shape, frozen=True, kw_only=True):
-    """A transaction that `--filter` chose, and what became of it."""
+    """A transaction that `--filter` selected, and its outcome."""
 
-    #: The number of its first half message.
+    #: Number of its first half message.
     half: int
     id: str
     #: The producer group.
     group: str
-    #: Its state when it was chosen: `prepared` or `parked`.
+    #: Its state when it was selected: `prepared` or `parked`.
     state: str
     age_ms: int
-    #: Of the message that the filter means, or else of the first one; null if that is not known.
+    #: Topic of the first message that matches the filter; null if it is unknown.
     topic: str | None
-    #: Of the same message.
+    #: Keys of the same message.
     keys: list[str] | None
-    #: `committed`, `rolled_back`, `refused`, `unknown` (the answer was lost) or `not_tried`.  In a
+    #: `committed`, `rolled_back`, `refused`, `unknown` (the answer was lost) or `not_tried`. In a
     #: dry run `would_commit`, `would_rollback`, `would_force_commit`, `would_force_rollback` or
     #: `would_refuse`.
     outcome: str
-    #: Why, or what its ledger says; may be empty.
+    #: The reason, or what its ledger says; may be empty.
     detail: str
 
 
 class SettledManyShape(Shape, frozen=True, kw_only=True):
-    """Transactions that were decided by hand, chosen by `--filter`."""
+    """Transactions that were settled by hand, selected by `--filter`."""
 
     #: `commit` or `rollback`.
     resolution: str
-    #: By outcome: how many transactions.
+    #: Number of transactions by outcome.
     counts: dict[str, int]
     #: The oldest first, at most `--limit` of them.
     transactions: list[SettledRowShape]
     #: Whether the filter matches more transactions than `--limit`.
     is_cut: bool
-    #: True: nothing was done, this is what would be.
+    #: True for a dry run, which changed nothing.
     is_dry_run: bool
 
 
 class ResumedShape(Shape, frozen=True, kw_only=True):
-    """A parked transaction that is checked again."""
+    """A parked transaction that was resumed."""
 
-    #: As it was named.
+    #: The id or number as given.
     transaction: str
     #: Whether it can be resumed; false only in a dry run.
     is_allowed: bool
-    #: True: nothing was done, this is what would be.
+    #: True for a dry run, which changed nothing.
     is_dry_run: bool

@@ -1,4 +1,4 @@
-"""``escrowmq up``: the broker and the pipeline, each a process of its own, until told to stop."""
+"""``escrowmq up``: run the broker and the pipeline, each in its own process, until stopped."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ if TYPE_CHECKING:
 
 NAME_WIDTH = 9
 READY = "ready"
-#: Ports by their settings, and what the broker's ready line calls the places they are in.
+#: By port setting: the name of its address in the broker's ready line.
 PORTS = {"name_port": "name", "port": "broker", "http_port": "http"}
 
-#: How far a pipeline still steps back that others kept from the processor, and for how long.
+#: Niceness of a pipeline that starved for CPU, and how long it keeps that niceness.
 STARVED_NICENESS = 5
 STARVED_S = 3_600.0
 
@@ -70,7 +70,7 @@ def up(
 ) -> None:
     """Run a broker and its pipeline until SIGTERM or Ctrl-C: all that there is.
 
-    Each is a process of its own, and is started again when it dies.
+    Each runs in its own process, which is restarted when it dies.
     """
     if parent is not None:
         from escrowmq.pipeline.spark.parent import end_with_parent
@@ -78,7 +78,7 @@ def up(
         end_with_parent(parent)
     flags = broker_flags(host, name_port, port, http_port, advertise_host, broker_name, cluster)
     flags += [*log_flags(log_format, log_level), *(set_ or ())]
-    # Read here too, so that what is wrong is said at once, and once.
+    # The children read the config, too; reading it here reports an error at once, and only once.
     config = load(file=file, environ=os.environ, flags=flags).section(PipelineConfig)
     require_pipeline_spark()
     refuse_foreign_directory(data)
@@ -94,12 +94,12 @@ def up(
 
 
 def may_starve(config: PipelineConfig) -> bool:
-    """Whether a pipeline steps back so far that others may keep it from the processor."""
+    """Return whether the pipeline's priority is so low that it may starve for CPU."""
     return is_local(config.master) and config.niceness > STARVED_NICENESS
 
 
 def say_event(output: LineOutput, name: str, text: str) -> None:
-    """Print one line for each event."""
+    """Print one event as one line."""
     if output is LineOutput.JSON:
         print_json_line(process_event(name, text))
     else:
@@ -107,7 +107,7 @@ def say_event(output: LineOutput, name: str, text: str) -> None:
 
 
 class Up:
-    """A broker, and a pipeline that knows where it is."""
+    """Supervises a broker, and a pipeline that gets the broker's address."""
 
     def __init__(
         self,
@@ -122,9 +122,9 @@ class Up:
         self._say = say
         self._common = common
         self._for_broker = for_broker
-        #: Where the broker was last, by the names in its ready line.
+        #: The broker's last addresses, by their names in its ready line.
         self._places: dict[str, str] = {}
-        #: Where the pipeline was told that the broker is.
+        #: The broker address that the pipeline was started with.
         self._told = ""
         self._broker = Child(
             name="broker", command=self._broker_command, on_line=self._on_broker, is_vital=True
@@ -136,18 +136,18 @@ class Up:
             on_look=self._look_at_pipeline if is_watched else None,
         )
         self._watch: Watch | None = None
-        #: Until when the pipeline does not step back as far as it should.
+        #: Until when the pipeline runs at ``STARVED_NICENESS``; 0 for the configured niceness.
         self._starved_until_s = 0.0
         self._supervisor: Supervisor = Supervisor((self._broker, self._pipeline), say)
 
     def run(self) -> int:
-        """Until the end; the exit code."""
+        """Run until the end; return the exit code."""
         return self._supervisor.run()
 
     def _broker_command(self) -> list[str]:
         command = [*_ours("serve"), *self._common, *self._for_broker]
-        # Where any port would do, that of before is best: clients and the pipeline know it.  When
-        # somebody else has taken it meanwhile, every other try takes any.
+        # After a restart, reuse the previous ports: clients and the pipeline know them. If another
+        # process has taken one, every second attempt uses the configured ports again.
         if self._broker.refusals % 2 == 0:
             for setting, place in PORTS.items():
                 if place in self._places:
@@ -198,11 +198,11 @@ class Up:
                 f"starved, waited={share.waited_s:.0f}s ran={share.ran_s:.1f}s; "
                 f"niceness={STARVED_NICENESS} for {STARVED_S:g} s",
             )
-            # It has no time for an orderly end.
+            # A starving process gets no CPU time for an orderly exit.
             self._supervisor.restart(self._pipeline, signal.SIGKILL)
 
 
 def _ours(command: str) -> list[str]:
-    """Our own command, as a child of this process."""
+    """Return the command line of one of our commands as a child of this process."""
     program = [sys.executable, "-m", "escrowmq.cli.main"]
     return [*program, command, "--parent", str(os.getpid())]

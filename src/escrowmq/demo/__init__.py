@@ -1,1 +1,1 @@
-"""The order scenario of ``escrowmq demo``: services, faults, and what became of the orders."""
+"""The order scenario of ``escrowmq demo``: its services, its faults, and its results."""

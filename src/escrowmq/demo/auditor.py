@@ -1,4 +1,4 @@
-"""The audit of both runs, a process of its own: Spark starts, waits for a word, and compares.
+"""The process that audits both runs: it starts Spark, waits for ``GO``, and compares.
 
 python -m escrowmq.demo.auditor '{"broker": "127.0.0.1:10911", …}'
 """
@@ -24,25 +24,25 @@ if TYPE_CHECKING:
 
 GO = "go\n"
 BY_PIPELINE = "settle"
-"""How the log calls the pipeline where it says who decided."""
+"""The log's name for the pipeline as the part that decided a transaction."""
 
 _COMMITTED, _ROLLED_BACK = "committed", "rolled_back"
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """What it is told when it is started."""
+    """The task of the auditor, given as JSON on its command line."""
 
     broker: str
     #: Folder and topic of each run.
     plain: tuple[str, str]
     transactional: tuple[str, str]
     cache: str
-    #: Where the result goes.
+    #: File that the result is written to.
     result: str
 
 
 def request(broker: str, folder: str, topic: str, *, with_ledger: bool) -> AuditRequest:
-    """An audit of one run: its orders against its topic."""
+    """Make the audit request for one run: compare its orders with its topic."""
     from escrowmq.pipeline.audit.business import BusinessTable
     from escrowmq.pipeline.audit.compare import AuditRequest
 
@@ -56,7 +56,7 @@ def request(broker: str, folder: str, topic: str, *, with_ledger: bool) -> Audit
 
 
 def decided(spark: SparkSession, broker: str) -> Decided:
-    """Who decided each transaction, and after how long, from half and op records."""
+    """Read from half and op records what decided each transaction, and after how long."""
     from pyspark.sql import functions as F  # noqa: N812 -- the name that every Spark reader knows
 
     def view(name: str, *columns: str) -> Any:  # noqa: ANN401 -- a DataFrame
@@ -83,7 +83,7 @@ def decided(spark: SparkSession, broker: str) -> Decided:
 
 
 def main(given: str) -> None:
-    """Compare, and write down what was found."""
+    """Audit both runs, and write the result to the task's file."""
     from escrowmq.pipeline.audit.job import run_audit
     from escrowmq.pipeline.spark.scratch import scratch_in
     from escrowmq.pipeline.spark.start_cache import quick_session

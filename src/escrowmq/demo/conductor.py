@@ -1,7 +1,7 @@
-"""Conducts a run: starts the services, kills whom the schedule names, waits until all is settled.
+"""Conducts a run: starts the services, kills by schedule, and waits until all is settled.
 
-Faults from outside come when so many orders are paid, so that both runs get the same ones however
-fast they are; those by the service's own hand are told to it when it starts.
+The conductor kills a process when a given number of orders is paid, so both runs get the same kills
+whatever their speed. The order service gets the orders at which it kills itself when it starts.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from escrowmq.pipeline.audit.pins import take_pins
 
 LOOK_S = 0.01
 SAMPLE_S = 0.25
-#: How long a run may take to pay, and then to become quiet.
+#: How long a run may take to pay all orders, and then to become quiet.
 PAY_S_MAX = 600.0
 QUIET_S_MAX = 120.0
 THREADS = 8
 MAX_DURATION_S = 5.0
-"""How long the SDK lets a transaction take: only after that its absence is fenced."""
+"""How long the SDK lets a transaction take; only after that may a missing ledger row be fenced."""
 
 Tell = Callable[[Run, int, dict[str, int]], None]
 
 
 @dataclass(kw_only=True)
 class Conductor:
-    """One run on a broker that is there."""
+    """Conducts one run on a running broker."""
 
     processes: Processes
     up: Up
@@ -49,7 +49,7 @@ class Conductor:
     topic: str
     orders: int
     faults: Sequence[Fault]
-    #: Told how it goes, again and again: the run, orders paid, messages consumed by service.
+    #: Called repeatedly with the run, the orders paid, and the messages consumed by service.
     tell: Tell
     run: Run = field(init=False)
     _from_s: float = 0.0
@@ -57,7 +57,7 @@ class Conductor:
     _sampled_s: float = 0.0
 
     def conduct(self) -> Run:
-        """From the first order until nothing moves any more."""
+        """Run from the first order until nothing changes any more; return the figures."""
         self.run = Run(name=self.mode, orders=self.orders)
         shop = Shop(self.folder)
         shop.make(self.orders)
@@ -110,7 +110,7 @@ class Conductor:
     # Paying.
 
     def _pay(self, counts: Counts) -> None:
-        """Have all orders paid, by one order service after the other."""
+        """Pay all orders, starting a new order service whenever one was killed."""
         waiting = from_outside(self.faults)
         until = self._from_s + PAY_S_MAX
         while True:
@@ -130,7 +130,7 @@ class Conductor:
         waiting: list[Fault],
         until: float,
     ) -> list[Fault]:
-        """Look on until the service ends, and see to the faults that are due; those left."""
+        """Watch until the service ends, and carry out faults that are due; return the others."""
         before, started_s = counts.paid(), time.monotonic()
         is_started = False
         while service.poll() is None:
@@ -140,7 +140,7 @@ class Conductor:
             if paid > before and not is_started:
                 is_started = True
                 self.run.service_starts_s += time.monotonic() - started_s
-            # It must be at work to be killed at work.
+            # Kill the service only after it has paid an order, so that it is at work.
             if waiting and paid > before and paid >= waiting[0].at_order:
                 self._kill(waiting[0], service)
                 waiting = waiting[1:]
@@ -185,7 +185,7 @@ class Conductor:
     # Waiting.
 
     def _await_quiet(self, counts: Counts) -> None:
-        """Until nothing is undecided, and all is consumed that there is."""
+        """Wait until no transaction is undecided and every message is consumed."""
         since = time.monotonic()
         is_settled = False
         while time.monotonic() < since + QUIET_S_MAX:
@@ -203,7 +203,7 @@ class Conductor:
         self._look(counts)
 
     def _broker_facts(self) -> tuple[int, int]:
-        """Transactions that are undecided, and messages in the topic that can be read."""
+        """Return the number of undecided transactions, and of visible messages in the topic."""
         try:
             pin = take_pins([self.broker])[0]
         except EscrowError:

@@ -1,9 +1,9 @@
-"""A service downstream, a process of its own: for each message it does one thing in its database.
+"""A downstream service in its own process: each message has one effect in its database.
 
     python -m escrowmq.demo.downstream '{"name": "logistics", …}'
 
-Its effect and the note that the message is consumed are one transaction of its database, so a
-message that is delivered twice has its effect once.
+One database transaction holds the effect and the note that the message is consumed, so a message
+that is delivered twice has its effect once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from escrowmq.pipeline.spark.parent import end_with_parent
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """What a service is told when it is started."""
+    """The task of a service, given as JSON on its command line."""
 
     name: str
     name_server: str
@@ -35,13 +35,13 @@ def main(given: str) -> None:
     """Consume until SIGTERM."""
     task = msgspec.json.decode(given, type=Task)
     end_with_parent(task.parent)
-    # SQLite has one writer at a time: more handlers would only wait.
+    # SQLite allows one writer at a time, so more handlers would only wait.
     consumer = Consumer(task.name_server, f"{task.name}-{task.topic}", concurrency=1)
     path = Shop(Path(task.folder)).path(task.name)
     own = threading.local()
 
     def database() -> sqlite3.Connection:
-        """This thread's connection."""
+        """Return this thread's connection."""
         if not hasattr(own, "db"):
             own.db = connect(path)
         found: sqlite3.Connection = own.db

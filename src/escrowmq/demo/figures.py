@@ -1,4 +1,4 @@
-"""What the demo has measured, as values: of each run, and of both together."""
+"""Measured results of the demo, for each run and for both together."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from escrowmq.pipeline.pages.origin import ReportOrigin
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a run was at a time."""
+    """Progress of a run at one moment."""
 
     at_s: float
     paid: int
-    #: The service downstream that is furthest behind.
+    #: Messages consumed by the downstream service that is furthest behind.
     acted: int
 
 
@@ -28,66 +28,66 @@ class Kill(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Run(msgspec.Struct, kw_only=True):
-    """One run, as its conductor saw it."""
+    """One run as its conductor saw it."""
 
     name: str
     orders: int
-    #: From the first start of the order service to its end, with all restarts in it.
+    #: From the first start of the order service to its end, restarts included.
     took_s: float = 0.0
-    #: Of that: from each start of the order service to its first order.
+    #: Part of ``took_s``: from each start of the order service to its first order.
     service_starts_s: float = 0.0
-    #: And from each kill of the broker until it was ready again.
+    #: Part of ``took_s``: from each kill of the broker until it was ready again.
     broker_away_s: float = 0.0
-    #: Where the time of an order went, measured since the last start of the order service.
+    #: Time of each step of an order, measured since the last start of the order service.
     steps: StepTimes = StepTimes()
-    #: From there until the last undecided transaction was settled.
+    #: From the end of the order service until the last undecided transaction was settled.
     settled_after_s: float = 0.0
     paid: int = 0
     messages: int = 0
     kills: list[Kill] = []
     samples: list[Sample] = []
-    #: Whether all services downstream were through with all messages in time.
+    #: Whether all downstream services consumed all messages in time.
     is_through: bool = False
-    #: By service downstream: effects that are missing or too many.
+    #: By downstream service: effects that are missing or duplicated.
     wrong_effects: dict[str, int] = {}
 
     @property
     def orders_per_s(self) -> float:
-        """Orders paid in a second, restarts included."""
+        """Orders paid per second, restarts included."""
         return self.paid / self.took_s if self.took_s else 0.0
 
     @property
     def restarts_s(self) -> float:
-        """The part of the run in which the order service or the broker was starting."""
+        """Seconds of the run in which the order service or the broker was starting."""
         return self.service_starts_s + self.broker_away_s
 
     @property
     def working_orders_per_s(self) -> float:
-        """Orders paid in a second, restarts left out."""
+        """Orders paid per second, restarts left out."""
         working_s = self.took_s - self.restarts_s
         return self.paid / working_s if working_s > 0 else 0.0
 
     def killed(self, victim: str, moment: str = "") -> int:
-        """How often somebody was killed."""
+        """Return how often a victim was killed, at this moment or at any."""
         return sum(kill.victim == victim and moment in ("", kill.moment) for kill in self.kills)
 
 
 class Decided(msgspec.Struct, frozen=True, kw_only=True):
-    """How transactions were decided, as the log has it."""
+    """Number of transactions by how they were decided, according to the log."""
 
-    #: Told by the order service, while it lived.
+    #: Decided by the order service.
     committed_by_producer: int = 0
     rolled_back_by_producer: int = 0
-    #: Undecided, and settled by the pipeline: the row was in the ledger, or it was fenced.
+    #: Settled by the pipeline: it found the row in the ledger, or it fenced the transaction.
     committed_by_ledger: int = 0
     rolled_back_by_fence: int = 0
-    #: Of those that the pipeline settled: how long each was undecided, in order.
+    #: How long each transaction that the pipeline settled was undecided, in ascending order.
     ages_ms: list[int] = []
     undecided: int = 0
 
 
 class Audited(msgspec.Struct, frozen=True, kw_only=True):
-    """What Spark found."""
+    """Results of the Spark audits."""
 
     plain: AuditReport
     transactional: AuditReport
@@ -95,10 +95,10 @@ class Audited(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Compared(msgspec.Struct, frozen=True, kw_only=True):
-    """One way to have four databases agree, on PostgreSQL and without kills."""
+    """Figures of one method to make four databases agree, on PostgreSQL and without kills."""
 
     orders: int
-    #: Until the last order was paid, and until all four branches had it.
+    #: Until the last order was paid; ``agreed_s`` until all four branches had it.
     took_s: float
     agreed_s: float
     #: How long a transaction held its locks in the database of orders, in any of the others, and
@@ -111,17 +111,17 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def orders_per_s(self) -> float:
-        """Orders paid in a second."""
+        """Orders paid per second."""
         return self.orders / self.took_s
 
     @property
     def agreed_per_s(self) -> float:
-        """Orders in a second that all four know of."""
+        """Orders per second that reached all four branches."""
         return self.orders / self.agreed_s
 
 
 class OnPostgres(msgspec.Struct, frozen=True, kw_only=True):
-    """Ours beside XA, and both again with one service that is slow."""
+    """Our method and XA, and both again with one slow service."""
 
     ours: Compared
     xa: Compared
@@ -131,7 +131,7 @@ class OnPostgres(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """All of it."""
+    """All results of the demo."""
 
     seed: int
     plain: Run
@@ -142,7 +142,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_proven(self) -> bool:
-        """Whether the transactional run kept the promise, and all of it could be compared."""
+        """Whether the transactional run kept the promise, and every comparison could be made."""
         run, audit = self.transactional, self.audited.transactional
         return (
             audit.is_clean
@@ -155,15 +155,15 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def plain_disagreements(self) -> int:
-        """Orders and messages of the plain run that do not fit together."""
+        """Orders and messages of the plain run that do not match."""
         return disagreements(self.audited.plain)
 
 
 def found(report: AuditReport, name: Finding) -> int:
-    """How often an audit found something."""
+    """Return how often an audit made this finding."""
     return sum(one.total for one in report.findings if one.name is name)
 
 
 def disagreements(report: AuditReport) -> int:
-    """All that an audit found."""
+    """Return the total of an audit's findings."""
     return sum(report.totals.values())

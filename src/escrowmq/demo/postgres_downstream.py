@@ -1,4 +1,4 @@
-"""A service downstream with a PostgreSQL database; else as ``downstream.py``."""
+"""A downstream service with a PostgreSQL database; otherwise like ``downstream.py``."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ CONCURRENCY = 4
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """What a service is told when it is started."""
+    """The task of a service, given as JSON on its command line."""
 
     name: str
     name_server: str
     topic: str
     url: str
     slow_ms: int
-    #: Where it writes for how long it held locks.
+    #: File that the service writes its lock times to.
     locks: str
     parent: int
 
 
 def main(given: str) -> None:
-    """Consume until SIGTERM, then write down the lock times."""
+    """Consume until SIGTERM, then write the lock times."""
     task = msgspec.json.decode(given, type=Task)
     end_with_parent(task.parent)
     consumer = Consumer(task.name_server, f"{task.name}-{task.topic}", concurrency=CONCURRENCY)
     own = threading.local()
 
     def database() -> TimedConnection:
-        """This thread's connection."""
+        """Return this thread's connection."""
         if not hasattr(own, "db"):
             own.db = TimedConnection.connect(task.url)
             own.db.branch = task.name
@@ -48,7 +48,7 @@ def main(given: str) -> None:
     @consumer.subscribe(task.topic)
     def act(message: Received) -> None:
         db = database()
-        # The block's own row is the first that is written.
+        # The consumer's transaction block writes its own row first.
         db.take()
         with consumer.transaction(db) as tx:
             perform(tx.db, task.name, int(message.body), task.slow_ms)

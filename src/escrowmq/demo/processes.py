@@ -1,4 +1,4 @@
-"""The processes of the demo: each leads a group of its own, and all end with this one."""
+"""The processes of the demo: each leads its own process group, and all end with this one."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _READY = re.compile(r"^(\w+) +ready (.*)")
 
 
 def demo_failed(what: str, log: Path) -> Unavailable:
-    """A process of the demo did what it should not."""
+    """Make the error for a failed process of the demo, with the last line of its log."""
     last = last_line(log)
     return Unavailable("demo_failed", f"{what}: {last}" if last else what)
 
 
 def last_line(log: Path) -> str:
-    """The last thing that a process said."""
+    """Return the last line of a log that is not blank."""
     with suppress(OSError):
         lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
         return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "")
@@ -39,24 +39,24 @@ def last_line(log: Path) -> str:
 
 
 class Processes:
-    """Starts processes and ends what is left of them; belongs to the main thread."""
+    """Starts and stops processes. Use it from the main thread only."""
 
     def __init__(self, logs: Path) -> None:
         self._logs = logs
         self._running: list[subprocess.Popen[str]] = []
-        # Settings of the caller's shell are for the caller's brokers.
+        # ESCROWMQ_ variables in the caller's shell configure other brokers.
         self._environ = {
             name: value for name, value in os.environ.items() if not name.startswith("ESCROWMQ_")
         }
 
     def log(self, name: str) -> Path:
-        """Where a process' errors go."""
+        """Return the file that a process's standard error goes to."""
         return self._logs / f"{name}.log"
 
     def start(
         self, name: str, words: Sequence[str], *, stdout: int | IO[str] = subprocess.DEVNULL
     ) -> subprocess.Popen[str]:
-        """Start one; its standard input is a pipe that ends with us."""
+        """Start a process; its standard input is a pipe that closes when this process ends."""
         with self.log(name).open("a", encoding="utf-8") as errors:
             process = subprocess.Popen(  # noqa: S603 - our own programs
                 [sys.executable, "-m", *words],
@@ -71,11 +71,11 @@ class Processes:
         return process
 
     def start_with(self, name: str, module: str, task: msgspec.Struct) -> subprocess.Popen[str]:
-        """Start a module of ours that takes its task as JSON."""
+        """Start one of our modules with its task as JSON."""
         return self.start(name, [module, msgspec.json.encode(task).decode()])
 
     def stop(self, *processes: subprocess.Popen[str]) -> None:
-        """Tell them to stop, and wait until they have; who takes too long is ended."""
+        """Stop processes with SIGTERM; after ``STOP_S`` seconds, kill them and their groups."""
         for process in processes:
             if process.poll() is None:
                 process.terminate()
@@ -94,7 +94,7 @@ class Processes:
                 self._running.remove(process)
 
     def stop_all(self) -> None:
-        """End what is left, the last one first; a second Ctrl-C does not stop that."""
+        """Stop all running processes, the last one first; ignore Ctrl-C meanwhile."""
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
             for process in reversed(list(self._running)):
@@ -104,7 +104,7 @@ class Processes:
 
 
 class Up:
-    """``escrowmq up`` as a child: what it says is read by a thread."""
+    """``escrowmq up`` as a child process; a thread reads its output."""
 
     def __init__(self, processes: Processes, folder: Path, config: Path) -> None:
         words = ["escrowmq.cli.main", "up", "--data-dir", str(folder), "--config", str(config)]
@@ -131,7 +131,7 @@ class Up:
             self._changed.notify_all()
 
     def await_ready(self, name: str, times: int = 1) -> dict[str, str]:
-        """Wait until one of its children was ready so often; the facts that it told last."""
+        """Wait until a child was ready this many times; return the facts of its last ready line."""
 
         def is_done() -> bool:
             return self._readies.get(name, 0) >= times or self.process.poll() is not None
@@ -145,11 +145,11 @@ class Up:
             return dict(fact.split("=", 1) for fact in self._ready[name].split())
 
     def readies(self, name: str) -> int:
-        """How often it was ready."""
+        """Return how often a child was ready."""
         with self._changed:
             return self._readies.get(name, 0)
 
     def kill_broker(self) -> None:
-        """SIGKILL; it is started again by its parent."""
+        """Send SIGKILL to the broker; ``escrowmq up`` restarts it."""
         with self._changed:
             os.kill(self._pids["broker"], signal.SIGKILL)

@@ -1,6 +1,6 @@
-"""Before anything is measured: one transaction is left undecided, and the pipeline settles it.
+"""Warms up before the measurement: the pipeline settles one undecided transaction.
 
-The first job of a Spark that has just started takes many times as long as the next ones.
+The first job after Spark starts takes many times as long as the later ones.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LOOK_S = 0.2
 
 
 def rehearse(place: Place, shop: Shop) -> None:
-    """Pay one order, die before its COMMIT, and wait until that is settled."""
+    """Start a service that dies before the COMMIT of one order, and wait until it is settled."""
     shop.make(1)
     task = order_service.Task(
         mode=TRANSACTIONAL,

@@ -1,4 +1,4 @@
-"""The whole demo: a broker and a pipeline, two runs on them, and the audit of both."""
+"""The whole demo: a broker and its pipeline, two runs on them, and the audit of both runs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ XA_S_MAX = 900.0
 XA_TOPICS = ("order-paid-on-postgres", "order-paid-slowly")
 TOPICS = {PLAIN: "order-paid-plain", TRANSACTIONAL: "order-paid"}
 
-#: Short waits, so that what a kill leaves undecided is settled while one looks on.
+#: Short waits, so that the user sees the pipeline settle what a kill left undecided.
 _CONFIG = """\
 [broker]
 port = 0
@@ -57,7 +57,7 @@ Say = Callable[[str], None]
 
 @contextmanager
 def running(folder: Path) -> Iterator[Place]:
-    """``escrowmq up`` on any free ports, and whatever else is started; all ends with the block."""
+    """Run ``escrowmq up`` on free ports; all processes of the demo end with the block."""
     logs = folder / "logs"
     logs.mkdir(parents=True)
     config = folder / "escrowmq.toml"
@@ -78,12 +78,12 @@ def running(folder: Path) -> Iterator[Place]:
 
 
 def _quoted(text: str) -> str:
-    """As TOML has it: a JSON string is one."""
+    """Quote a text for TOML, where a JSON string is valid."""
     return msgspec.json.encode(text).decode()
 
 
 def play(wanted: Wanted, say: Say, tell: Tell) -> Figures:
-    """Run it all; ``say`` gets what begins, ``tell`` how it goes."""
+    """Run the demo; ``say`` gets the name of each step, ``tell`` the progress of a run."""
     folders = {mode: wanted.folder / mode for mode in TOPICS}
     faults = draw(orders=wanted.orders, kills=wanted.kills, seed=wanted.seed)
     say("starting a broker and its pipeline: escrowmq up")
@@ -151,7 +151,7 @@ def _audit(place: Place, folder: Path) -> Audited:
 
 
 def _compare(place: Place, wanted: Wanted) -> OnPostgres:
-    # Its drivers come with the tests' packages only.
+    # Imported only here, because psycopg is an optional dependency.
     from escrowmq.demo import xa
 
     folder = wanted.folder / "xa"

@@ -1,4 +1,4 @@
-"""Who is killed when: drawn once from a seed, the same for every run.  Pure."""
+"""The schedule of kills: drawn once from a seed, and the same for every run. Pure."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from enum import StrEnum
 from random import Random
 
 BROKER_KILLS_MAX = 4
-"""``escrowmq up`` waits longer before each restart in a row: more would be a demo of that."""
+"""``escrowmq up`` doubles the wait before each restart in a row, so more kills would add waits."""
 
 DELAY_MS_MAX = 25
-"""A random moment is so long after the order that it is counted from, at most."""
+"""The longest delay of a random moment after the order that it is counted from."""
 
 
 class Moment(StrEnum):
     """When the victim dies."""
 
-    #: Whatever it is doing then.
+    #: The conductor kills it, whatever it is doing then.
     RANDOM = "at a random moment"
-    #: By its own hand, with the order in its database and not committed.
+    #: It kills itself, with the order inserted but not committed.
     BEFORE_COMMIT = "before an order's COMMIT"
-    #: By its own hand, with the order committed and nobody told.
+    #: It kills itself, with the order committed and the broker not told.
     AFTER_COMMIT = "after an order's COMMIT"
 
 
 class Victim(StrEnum):
-    """Who dies."""
+    """The process that is killed."""
 
     SERVICE = "order service"
     BROKER = "broker"
@@ -36,14 +36,14 @@ class Victim(StrEnum):
 class Fault:
     """One SIGKILL."""
 
-    #: A random moment is counted from when so many orders are paid; the others mean this order.
+    #: For a random moment, the number of paid orders at which it begins; else the order itself.
     at_order: int
     victim: Victim
     moment: Moment
     delay_ms: int = 0
 
 
-#: They take turns.  The first one alone is enough to lose a plain message.
+#: Kinds of faults, used in turn and then shuffled. The first one alone can lose a plain message.
 _TURNS = (
     (Victim.SERVICE, Moment.AFTER_COMMIT),
     (Victim.BROKER, Moment.RANDOM),
@@ -53,8 +53,8 @@ _TURNS = (
 
 
 def draw(*, orders: int, kills: int, seed: int) -> tuple[Fault, ...]:
-    """So many faults, spread over the orders: one at a random place of each part."""
-    chance = Random(seed)  # noqa: S311 - a run can be repeated, that is all
+    """Draw ``kills`` faults: split the orders into that many parts, and place one in each."""
+    chance = Random(seed)  # noqa: S311 - only makes runs repeatable
     turns = [_TURNS[number % len(_TURNS)] for number in range(kills)]
     broker_kills = 0
     for number, (victim, _) in enumerate(turns):
@@ -62,9 +62,9 @@ def draw(*, orders: int, kills: int, seed: int) -> tuple[Fault, ...]:
         if victim is Victim.BROKER and broker_kills > BROKER_KILLS_MAX:
             turns[number] = (Victim.SERVICE, Moment.RANDOM)
     chance.shuffle(turns)
-    # Neither before anything is under way, nor when all is over.
+    # Leave out the first 5 % and the last 10 % of the orders, when little is under way.
     first, last = max(orders // 20, 1), max(orders - orders // 10, 2)
-    # Whole numbers: no two faults at one order, as long as there are enough of these.
+    # Whole numbers, so no two faults get the same order if there are enough orders.
     edges = [first + (last - first) * number // max(kills, 1) for number in range(kills + 1)]
     return tuple(
         Fault(
@@ -78,10 +78,10 @@ def draw(*, orders: int, kills: int, seed: int) -> tuple[Fault, ...]:
 
 
 def by_own_hand(faults: Sequence[Fault], moment: Moment) -> frozenset[int]:
-    """The orders at which the service ends itself at this moment."""
+    """Return the orders at which the service kills itself at this moment."""
     return frozenset(fault.at_order for fault in faults if fault.moment is moment)
 
 
 def from_outside(faults: Sequence[Fault]) -> list[Fault]:
-    """Those that somebody else must see to, in their order."""
+    """Return the faults that the conductor carries out, in order."""
     return [fault for fault in faults if fault.moment is Moment.RANDOM]

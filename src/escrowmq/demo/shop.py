@@ -1,6 +1,6 @@
-"""The databases of a run: one for the orders, one for each service downstream, each an SQLite file.
+"""The databases of a run, as SQLite files: one for orders, one for each downstream service.
 
-Whoever reads does not wait for whoever writes (WAL), and what is committed is on disk.
+Readers do not wait for the writer (WAL), and committed data is on disk.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from escrowmq.client.ledger_table import SqlLedger
 
 ORDERS = "orders"
 DOWNSTREAM = ("logistics", "points", "cart")
-"""Who hears of a paid order, and does something once."""
+"""The services that act once on each paid order."""
 
 _WAIT_S = 30.0
 
@@ -26,13 +26,13 @@ _TABLES = {
     "points": "CREATE TABLE points (order_id INTEGER NOT NULL, points INTEGER NOT NULL)",
     "cart": "CREATE TABLE cart (order_id INTEGER PRIMARY KEY, removed INTEGER NOT NULL)",
 }
-#: What a service does about an order; a message that comes twice under two ids does it twice.
+#: The effect of an order in a service; two messages with different ids have it twice.
 EFFECTS = {
     "logistics": "INSERT INTO shipments VALUES (?)",
     "points": "INSERT INTO points VALUES (?, 10)",
     "cart": "UPDATE cart SET removed = removed + 1 WHERE order_id = ?",
 }
-#: How often a service has acted, for each order.
+#: How often a service has acted on each order.
 _ACTED = {
     "logistics": "SELECT order_id, COUNT(*) FROM shipments GROUP BY order_id",
     "points": "SELECT order_id, SUM(points) / 10 FROM points GROUP BY order_id",
@@ -49,19 +49,19 @@ class Shop:
     folder: Path
 
     def path(self, name: str) -> Path:
-        """The file of a service."""
+        """Return the file of a service."""
         return self.folder / f"{name}.db"
 
     def url(self, name: str) -> str:
-        """The same, as ledgers and audits take it."""
+        """Return the file's URL, as ledgers and audits take it."""
         return f"sqlite:///{self.path(name).absolute()}"
 
     def ledger(self, name: str) -> SqlLedger:
-        """Its ledger table, and that of the messages it has consumed."""
+        """Return its ledger, with the table of the messages that it has consumed."""
         return SqlLedger(self.url(name))
 
     def make(self, orders: int) -> None:
-        """Make them all, and fill the carts."""
+        """Create all databases, and fill the carts."""
         self.folder.mkdir(parents=True)
         for name, table in _TABLES.items():
             self.ledger(name).create()
@@ -75,17 +75,17 @@ class Shop:
 
     @contextmanager
     def open(self, name: str) -> Iterator[sqlite3.Connection]:
-        """A connection, closed at the end of the block."""
+        """Open a connection that closes at the end of the block."""
         with closing(connect(self.path(name))) as db:
             yield db
 
     def paid(self) -> set[int]:
-        """The orders that are paid."""
+        """Return the paid orders."""
         with self.open(ORDERS) as db:
             return {row[0] for row in db.execute("SELECT id FROM orders")}
 
     def wrong_effects(self) -> dict[str, int]:
-        """For each service: how many effects are missing or too many, held against the orders."""
+        """Count for each service the effects that are missing or duplicated, by the paid orders."""
         wanted = Counter(self.paid())
         found = {}
         for name in DOWNSTREAM:
@@ -96,23 +96,23 @@ class Shop:
 
 
 class Counts:
-    """How far each database is, asked again and again; keeps its connections."""
+    """Counts the progress of each database, over connections that stay open."""
 
     def __init__(self, shop: Shop) -> None:
         self._links = {name: connect(shop.path(name)) for name in (ORDERS, *DOWNSTREAM)}
 
     def paid(self) -> int:
-        """Orders in the table of orders."""
+        """Return the number of paid orders."""
         return int(self._links[ORDERS].execute(PAID).fetchone()[0])
 
     def consumed(self) -> dict[str, int]:
-        """By service: messages that it is through with."""
+        """Return the number of consumed messages by service."""
         return {
             name: int(self._links[name].execute(_CONSUMED).fetchone()[0]) for name in DOWNSTREAM
         }
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connections."""
         for link in self._links.values():
             link.close()
 
@@ -120,5 +120,5 @@ class Counts:
 def connect(
     path: Path, factory: type[sqlite3.Connection] = sqlite3.Connection
 ) -> sqlite3.Connection:
-    """Open a file, which need not be there."""
+    """Open a file, and create it if it does not exist."""
     return sqlite3.connect(path, timeout=_WAIT_S, factory=factory)

@@ -1,4 +1,4 @@
-"""How it goes, while it goes: bars on a terminal, now and then a line elsewhere."""
+"""Shows the progress of the demo: bars on a terminal, a few lines elsewhere."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ if TYPE_CHECKING:
 
 NAMES = {"logistics": "logistics", "points": "credit points", "cart": "cart"}
 LINES = 4
-"""Where there is no terminal, a run is told in so many lines."""
+"""The number of progress lines of a run without a terminal."""
 
 
 class Showing(Protocol):
-    """Is told how it goes."""
+    """Shows progress."""
 
     def say(self, text: str) -> None:
-        """Something begins."""
+        """Show that a step begins."""
 
     def tell(self, run: Run, paid: int, acted: Mapping[str, int]) -> None:
-        """Where a run is."""
+        """Show the progress of a run."""
 
 
 @contextmanager
 def showing(console: Console, kills: int) -> Iterator[Showing]:
-    """What fits where it is printed."""
+    """Yield bars for a terminal, and lines for any other output."""
     if not console.is_terminal:
         yield Lines(console, kills)
         return
@@ -40,7 +40,7 @@ def showing(console: Console, kills: int) -> Iterator[Showing]:
 
 
 class Lines:
-    """One line for each step, and for each part of a run."""
+    """Prints one line for each step, and for each quarter of a run."""
 
     def __init__(self, console: Console, kills: int) -> None:
         self._console = console
@@ -48,11 +48,11 @@ class Lines:
         self._told: dict[str, int] = {}
 
     def say(self, text: str) -> None:
-        """Something begins."""
+        """Show that a step begins."""
         self._console.print(f"> {text}")
 
     def tell(self, run: Run, paid: int, acted: Mapping[str, int]) -> None:
-        """Each quarter once."""
+        """Print a line once for each quarter of the orders."""
         part = paid * LINES // run.orders
         if part > self._told.get(run.name, 0):
             self._told[run.name] = part
@@ -64,7 +64,7 @@ class Lines:
 
 
 class Bars:
-    """Bars for orders, faults and each service downstream, a new set for each run."""
+    """Draws bars for orders, kills and each downstream service, a new set for each run."""
 
     def __init__(self, progress: Progress, kills: int) -> None:
         self._progress = progress
@@ -73,11 +73,11 @@ class Bars:
         self._tasks: dict[str, TaskID] = {}
 
     def say(self, text: str) -> None:
-        """Something begins."""
+        """Show that a step begins."""
         self._progress.console.print(f"[bold]>[/] {text}")
 
     def tell(self, run: Run, paid: int, acted: Mapping[str, int]) -> None:
-        """Move the bars."""
+        """Update the bars."""
         if run.name != self._run:
             self._run = run.name
             totals = {"orders paid": run.orders, "kills": self._kills}

@@ -1,4 +1,4 @@
-"""What the demo says about speed: the figures, and why one run is slower than the other.  Pure."""
+"""The demo's text about speed: the figures, and why one run is slower than the other. Pure."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from escrowmq.demo.step_times import OrderStep, StepTimes
 
 Row = tuple[str, str, str]
 _NONE = "-"
-#: The round trips to the broker of each run.
+#: The steps that are round trips to the broker.
 _BROKER_STEPS = (OrderStep.HOLD, OrderStep.SEND, OrderStep.DECIDE)
 
 
 def speed_rows(plain: Run, transactional: Run) -> Iterator[Row]:
-    """Orders per second with and without restarts, and the seconds behind them."""
+    """Yield orders per second with and without restarts, and the seconds behind them."""
     runs = plain, transactional
     yield "orders per second, restarts included", *_each(runs, "{0.orders_per_s:,.0f}")
     yield "orders per second, restarts left out", *_each(runs, "{0.working_orders_per_s:,.0f}")
@@ -28,7 +28,7 @@ def _each(runs: tuple[Run, Run], form: str) -> tuple[str, str]:
 
 
 def step_rows(plain: StepTimes, transactional: StepTimes) -> Iterator[Row]:
-    """The median time of each step of an order."""
+    """Yield the median time of each step of an order."""
     for step in OrderStep:
         if step in plain.median_ms or step in transactional.median_ms:
             yield step, _ms(plain, step), _ms(transactional, step)
@@ -41,7 +41,7 @@ def _ms(times: StepTimes, step: OrderStep) -> str:
 
 
 def speed_reasons(figures: Figures) -> list[str]:
-    """Why the two speeds differ, with this run's figures."""
+    """Explain why the two speeds differ, with the measured figures."""
     plain, ours = figures.plain, figures.transactional
     restarts = (
         f"{plain.orders_per_s:,.0f} beside {ours.orders_per_s:,.0f} orders per second, restarts"

@@ -1,7 +1,7 @@
-"""Where the time of an order goes: the order service measures its own steps.
+"""Times of the steps of an order, which the order service measures itself.
 
-The service writes the medians when it ends by itself: they cover the orders since its last start.
-A median, because a broker that is killed meanwhile keeps a few orders waiting for seconds.
+The service writes the medians when it ends normally, so they cover the orders since its last start.
+They are medians because a killed broker keeps a few orders waiting for seconds.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import msgspec
 
 
 class OrderStep(StrEnum):
-    """A step of paying an order, in the order of a transactional one."""
+    """A step of paying an order, in the sequence of a transactional order."""
 
     HOLD = "message to the broker, held"
     WAIT = "wait for the database's writer"
@@ -28,24 +28,24 @@ class OrderStep(StrEnum):
     DECIDE = "decision to the broker"
 
 
-#: SQLite has one writer: while one order is in these steps, no other order can be.
+#: SQLite allows one writer, so only one order at a time can be in these steps.
 WRITER_STEPS = (OrderStep.INSERT, OrderStep.LEDGER_ROW, OrderStep.COMMIT)
 
 
 class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """The median time of each step, in ms, over some orders."""
+    """Median time of each step, in ms, over the measured orders."""
 
     orders: int = 0
     median_ms: dict[OrderStep, float] = {}
 
     @property
     def order_ms(self) -> float:
-        """The steps of an order together."""
+        """Sum of the steps of an order."""
         return sum(self.median_ms.values())
 
     @property
     def writer_ms(self) -> float:
-        """How long an order keeps the database's only writer."""
+        """How long an order occupies the database's only writer."""
         return sum(self.median_ms.get(step, 0.0) for step in WRITER_STEPS)
 
 
@@ -57,14 +57,14 @@ class Stopwatch:
         self.steps_s: defaultdict[OrderStep, float] = defaultdict(float)
 
     def lap(self, step: OrderStep) -> None:
-        """The time since the last lap went into this step."""
+        """Add the time since the last lap to this step."""
         now_s = time.perf_counter()
         self.steps_s[step] += now_s - self._last_s
         self._last_s = now_s
 
 
 class StepLog:
-    """The steps of all orders that this process has paid, from all of its threads."""
+    """Collects the steps of all orders that this process has paid, from all threads."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -72,24 +72,24 @@ class StepLog:
         self._steps_s: defaultdict[OrderStep, list[float]] = defaultdict(list)
 
     def add(self, watch: Stopwatch) -> None:
-        """Add an order that is paid."""
+        """Add a paid order."""
         with self._lock:
             self._orders += 1
             for step, taken_s in watch.steps_s.items():
                 self._steps_s[step].append(taken_s)
 
     def write(self, folder: Path) -> None:
-        """Leave the medians for the conductor."""
+        """Write the medians for the conductor."""
         medians = {step: 1_000 * median(taken_s) for step, taken_s in self._steps_s.items()}
         done = StepTimes(orders=self._orders, median_ms=medians)
         times_file(folder).write_bytes(msgspec.json.encode(done))
 
 
 def times_file(folder: Path) -> Path:
-    """The file that the service leaves when it ends by itself."""
+    """Return the file that the service writes when it ends normally."""
     return folder / "step-times.json"
 
 
 def read_times(folder: Path) -> StepTimes:
-    """Read what the last service measured; empty if it had no order left to pay."""
+    """Read what the last service measured; it has no steps if no order was left to pay."""
     return msgspec.json.decode(times_file(folder).read_bytes(), type=StepTimes)

@@ -1,4 +1,4 @@
-"""What the demo says in the end: the runs side by side, and what that means.  Pure."""
+"""The demo's final text: the runs side by side, and the conclusion. Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ COMPARED = (
     " machine: with a network between coordinator and databases XA holds its locks over it, too."
 )
 NAME_WIDTH, FIGURE_WIDTH = 49, 14
-#: What an audit may find about orders, and how it is called here.
+#: Findings of an audit about orders, and their names in the demo.
 DISAGREEMENTS = {
     Finding.BUSINESS_ROW_WITHOUT_MESSAGE: "orders without a message",
     Finding.MESSAGE_WITHOUT_BUSINESS_ROW: "messages without an order",
@@ -40,7 +40,7 @@ DISAGREEMENTS = {
 
 
 def sections(figures: Figures) -> Iterator[tuple[str, list[Row]]]:
-    """Headings, and rows of a name and what it is in each run."""
+    """Yield headings, each with rows of a name and its value in each run."""
     plain, transactional = figures.plain, figures.transactional
     audits = figures.audited.plain, figures.audited.transactional
     yield "orders and messages, by the Spark audit", [*_audited(plain, transactional, *audits)]
@@ -111,7 +111,7 @@ def _count(value: int) -> str:
 
 
 def xa_sections(on_postgres: OnPostgres) -> Iterator[tuple[str, list[Row]]]:
-    """Headings, and rows of a name and what it is for ours and for XA."""
+    """Yield headings, each with rows of a name and its value for our method and for XA."""
     yield ON_POSTGRES, _xa_rows(on_postgres.ours, on_postgres.xa)
     heading = f"the same, with logistics {on_postgres.slow_ms} ms slower"
     yield heading, _xa_rows(on_postgres.slow_ours, on_postgres.slow_xa)
@@ -138,7 +138,7 @@ def _ms(value: float) -> str:
 
 
 def table(figures: Figures) -> Table:
-    """The runs side by side."""
+    """Make the table of the two runs side by side."""
     made = _columns("plain messages", "transactional")
     for heading, rows in sections(figures):
         made.add_row(f"[bold]{heading}[/]")
@@ -148,7 +148,7 @@ def table(figures: Figures) -> Table:
 
 
 def xa_table(on_postgres: OnPostgres) -> Table:
-    """Ours beside XA."""
+    """Make the table of our method and XA side by side."""
     made = _columns("transactional", "XA")
     for heading, rows in xa_sections(on_postgres):
         made.add_row(f"[bold]{heading}[/]")
@@ -166,7 +166,7 @@ def _columns(*names: str) -> Table:
 
 
 def verdict(figures: Figures) -> list[str]:
-    """What it means, in sentences."""
+    """Return the conclusion in sentences."""
     wrong = sum(figures.plain.wrong_effects.values())
     disagree = f"{figures.plain_disagreements:,} orders and messages disagree"
     lines = [f"Plain messages: {disagree}, and {wrong:,} effects downstream are wrong."]
@@ -179,7 +179,7 @@ def verdict(figures: Figures) -> list[str]:
 
 
 def reasons(figures: Figures) -> Iterator[str]:
-    """Why it is not proven."""
+    """Yield the reasons why the promise is not proven."""
     run, audit = figures.transactional, figures.audited.transactional
     for one in audit.findings:
         yield f"{one.total:,} times {one.name}: {one.about}"

@@ -1,4 +1,4 @@
-"""What the command line asks the demo for; light, it is imported with the command."""
+"""The options of the demo. It imports little, because the command imports it at once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What was asked for."""
+    """The options of one demo."""
 
     folder: Path
     orders: int

@@ -1,11 +1,12 @@
-"""The comparison with XA, a process of its own: the same orders, four databases, no kills.
+"""The comparison with XA, in its own process: the same orders, four databases, no kills.
 
     python -m escrowmq.demo.xa '{"name_server": "127.0.0.1:9876", …}'
 
-``ours``: the order and its message in one block, the other three branches by messages.  ``xa``: one
-global transaction over all four branches, by PREPARE TRANSACTION, a decision that the coordinator
-flushes to its own log, and COMMIT PREPARED.  Both on the same PostgreSQL server, whose settings are
-its defaults, one after the other, with as many threads.
+``ours`` writes the order and its message in one block; messages update the other three branches.
+``xa`` runs one global transaction over all four branches: PREPARE TRANSACTION, a decision that the
+coordinator flushes to its own log, and COMMIT PREPARED. Both run one after the other on the same
+PostgreSQL server, with the same number of threads. Only ``max_prepared_transactions`` differs from
+the server's defaults.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from escrowmq.pipeline.spark.parent import end_with_parent
 
 THROUGH_S_MAX = 300.0
 SLOW_PART = 4
-"""With a slow service, this part of the orders is enough."""
+"""The runs with a slow service pay one in this many orders."""
 
 _LOOK_S = 0.05
 _GROUP = "orders-on-postgres"
@@ -44,14 +45,14 @@ Pay = Callable[[dict[str, TimedConnection], int], None]
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """What it is told when it is started."""
+    """The task of the comparison, given as JSON on its command line."""
 
     name_server: str
     topic: str
     slow_topic: str
     folder: str
     orders: int
-    #: How much longer one of the services takes.
+    #: How much longer the slow service takes.
     slow_ms: int = 0
     threads: int
     result: str
@@ -59,7 +60,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def main(given: str) -> None:
-    """Run both, and write down what was measured."""
+    """Run both methods, and write the figures to the task's file."""
     task = msgspec.json.decode(given, type=Task)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     end_with_parent(task.parent)
@@ -78,7 +79,7 @@ def main(given: str) -> None:
 
 
 def run_ours(task: Task, urls: Mapping[str, str]) -> Compared:
-    """The order in its database, its message held until COMMIT; three services follow."""
+    """Pay by messages: commit the order in its database; three services follow its message."""
     producer = Producer(task.name_server, _GROUP, ledger=SqlLedger(urls[ORDERS]))
 
     def pay(links: dict[str, TimedConnection], order: int) -> None:
@@ -101,7 +102,7 @@ def run_ours(task: Task, urls: Mapping[str, str]) -> Compared:
 
 @contextmanager
 def services(task: Task, urls: Mapping[str, str]) -> Iterator[dict[str, Path]]:
-    """The services downstream; when they have ended, what they noted about locks is in files."""
+    """Run the downstream services; after they end, the yielded files hold their lock times."""
     processes = Processes(Path(task.folder))
     notes = {name: Path(task.folder) / f"locks-{name}-{task.topic}.json" for name in DOWNSTREAM}
     try:
@@ -126,7 +127,7 @@ def services(task: Task, urls: Mapping[str, str]) -> Iterator[dict[str, Path]]:
 
 
 def run_xa(task: Task, urls: Mapping[str, str]) -> Compared:
-    """One global transaction over all four branches for each order."""
+    """Pay each order by one global transaction over all four branches."""
     log = Path(task.folder) / "coordinator.log"
 
     def pay(links: dict[str, TimedConnection], order: int) -> None:
@@ -159,7 +160,7 @@ def decide(log: Path, order: int) -> None:
 def work(
     task: Task, urls: Mapping[str, str], pay: Pay, *, autocommit: bool = False
 ) -> tuple[dict[str, list[float]], float, float]:
-    """Pay all orders in threads; lock times by branch, seconds, and when it began."""
+    """Pay all orders in threads; return lock times by branch, seconds taken, and the start time."""
     TimedConnection.held_ms.clear()
     numbers = iter(range(1, task.orders + 1))
     turn = threading.Lock()
@@ -194,7 +195,7 @@ def measured(
     agreed_s: float,
     locks: Mapping[str, list[float]],
 ) -> Compared:
-    """The figures of one way."""
+    """Compute the figures of one method."""
     others = [ms for name in DOWNSTREAM for ms in locks[name]]
     return Compared(
         orders=task.orders,

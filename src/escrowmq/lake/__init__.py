@@ -1,6 +1,6 @@
-"""The lake: tables of messages and transactions, written by the archive and read by anything.
+"""The lake: tables of messages and transactions, which the archive writes and any tool can read.
 
-The names are imported when they are first used: reading tables needs no Spark.
+Names are imported when they are first used, because reading tables needs no Spark.
 """
 
 from __future__ import annotations

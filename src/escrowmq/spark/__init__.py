@@ -1,7 +1,7 @@
-"""Spark with EscrowMQ: ``session()`` starts one, ``register(spark)`` is for a session of yours.
+"""Spark with EscrowMQ: ``session()`` starts a session, ``register(spark)`` extends an existing one.
 
-Both make ``format("escrowmq")`` work in any Python program, also where Spark alone would not find
-it.  ``from_avro`` decodes Avro bodies to typed columns.  ``PipelineConfig`` and ``spark_session``
+Both make ``format("escrowmq")`` work in any Python program, even where Spark alone would not find
+it. ``from_avro`` decodes Avro bodies to typed columns. ``PipelineConfig`` and ``spark_session``
 start Spark with the settings of the pipeline.
 """
 
