@@ -40,19 +40,17 @@ class HeldBack(msgspec.Struct, frozen=True):
 def prepared_by_origin(table: StateTable) -> Counter[int]:
     """Return how many transactions of each origin may be back-checked."""
     # Only the head of a transaction is ever due.
-    found = []
+    found = [np.zeros(0, dtype=np.int64)]
     for block in table.needed_blocks():
         is_head = (block.view("state") == _PREPARED) & (block.view("next_at_ms") != NEVER)
         found.append(block.view("origin")[is_head])
-    if not found:
-        return Counter()
     return _counted(np.concatenate(found))
 
 
 def _counted(numbers: Rows) -> Counter[int]:
-    """How often each number occurs, without a sort if they are close together.
+    """Return how often each number occurs, without a sort if the numbers are close together.
 
-    One call for all blocks: a Counter that holds something adds one key at a time.
+    One call covers all blocks, because a Counter that is not empty adds one key at a time.
     """
     if not len(numbers):
         return Counter()

@@ -48,6 +48,7 @@ def test_the_name_of_an_expired_origin_is_known_while_the_log_has_it() -> None:
     origins.forget_below(80)
     assert origins[0].group == "%SINK%app@home"
     assert [named.id for named in origins] == [0, 1]
+    assert [named.group for named in origins.all_of([1, 0])] == ["ship", "%SINK%app@home"]
     origins.forget_below(81)
     assert origins[0] == NamedOrigin(0, EXPIRED, "", 0)
     assert origins.is_of(0, "anybody")
