@@ -1,4 +1,4 @@
-"""The state of Spark sink attempts, for the driver and for settle rounds of other brokers.
+"""The state of Spark sink attempts: the driver asks for it, and settle does for other brokers.
 
 An attempt is looked up by its half offset, so an answer exists as long as the log has the attempt,
 decided or not. The id in the request must be the id in the log.
