@@ -101,7 +101,7 @@ class Pulling:
         self.waiting = 0
         """Number of waiting pulls."""
         self._last_tick = _tick_at(0)
-        #: Pulls to try again: their queue grew, or another reason to answer came up.
+        #: Pulls to try again, for example because their queue grew or their time is up.
         self._to_try: deque[Waiting] = deque()
         #: Durable end of the log when the views were last looked at.
         self._looked_at = 0

@@ -291,7 +291,7 @@ class Writer:
                 return
             store.write()
             if self._is_fsync:
-                # Retention is not urgent, and its flush must not block the event loop.
+                # Retention is not urgent: a slow flush for it must not block the event loop.
                 is_alone = len(batch) == 1 and not self._inbox
                 is_hurried = is_alone and type(batch[0].command) is not Carry
                 if not (is_hurried or self.flush_times.are_quick):
