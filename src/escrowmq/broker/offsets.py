@@ -1,4 +1,4 @@
-"""How far consumers have come, which offsets there are, and who has which queue to itself."""
+"""Consumer offsets, questions about queue offsets, and queue locks of ordered consumers."""
 
 from __future__ import annotations
 
@@ -33,25 +33,25 @@ if TYPE_CHECKING:
     from escrowmq.store.meta import OffsetKey
 
 LOCK_MS = 60_000
-"""An ordered consumer that does not ask again for so long has lost its queues."""
+"""Lifetime of a queue lock; an ordered consumer renews it by asking again."""
 
 LOCKS_MAX = 1_000_000
 RECENT_BYTES = 1024 * 1024 * 1024
-"""A queue whose first message is not further back in the log is read from its beginning by a group
-that has never read it."""
+"""A group that has never read a queue starts at 0 if the queue's first message is at most this many
+bytes behind the end of the log."""
 
 
 class Offsets:
-    """Handles questions about offsets, and locks."""
+    """Handles requests about offsets and queue locks."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        #: Group -> queue -> who has it, and until when.
+        #: By group, then by queue: the client that holds the lock, and when the lock expires.
         self._locks: dict[str, dict[tuple[str, int], tuple[str, int]]] = {}
         self._lock_count = 0
 
     def handlers(self) -> Handlers:
-        """By request code."""
+        """Return the handlers by request code."""
         return {
             RequestCode.QUERY_CONSUMER_OFFSET: self.query,
             RequestCode.UPDATE_CONSUMER_OFFSET: self.update,
@@ -65,14 +65,14 @@ class Offsets:
         }
 
     def query(self, request: Request) -> None:
-        """How far a group is."""
+        """Answer how far a group has read a queue."""
         header = request.header(QueryOffsetHeader)
         key = (header.consumer_group, header.topic, header.queue_id)
         known = self._broker.meta.offsets.get(key)
         if known is None and header.zero_if_none and self._is_recent(header.topic, header.queue_id):
             known = 0
         if known is None and self._broker.catalog.has_lost_offsets(header.consumer_group):
-            # It may have read the queue.  A client that is told of no offset begins at the end.
+            # Its offset may be lost. A client that gets no offset starts at the end of the queue.
             queue = self._broker.queues.get(header.topic, header.queue_id)
             known = 0 if queue is None else queue.start
         if known is None:
@@ -92,7 +92,7 @@ class Offsets:
         return self._broker.store.log.end - first.log_offset <= RECENT_BYTES
 
     def update(self, request: Request) -> None:
-        """A group has come further, or was told to go back."""
+        """Set the offset that a group reports; it may also go back."""
         header = request.header(UpdateOffsetHeader)
         self._broker.groups.named(header.consumer_group)
         self._broker.topics.to_read(header.topic, header.queue_id)
@@ -104,7 +104,7 @@ class Offsets:
     def commit(
         self, connection: Connection, key: OffsetKey, offset: int, *, reset: bool = False
     ) -> None:
-        """Note how far a group says that it is: never beyond the end of the queue."""
+        """Set the offset of a group, at most to the end of the queue."""
         broker = self._broker
         queue = broker.queues.get(*key[1:])
         end = 0 if queue is None else queue.end
@@ -112,12 +112,12 @@ class Offsets:
         if key[1] not in broker.queues.views:
             base = broker.reach.base_if_foreign(connection, *key, offset)
         if base is not None:
-            # What others of the group have done in this history stays done.
+            # Keep the progress that other members have made in this history.
             offset, reset = base, False
         broker.meta.set_offset(*key, min(offset, end), reset=reset)
 
     def highest(self, request: Request) -> None:
-        """Where the next message will be."""
+        """Answer with the offset of the next message."""
         header = request.header(QueueHeader)
         queue = self._queue(header)
         offset = queue.end if queue else 0
@@ -125,12 +125,12 @@ class Offsets:
         request.answer(header=OffsetResponseHeader(offset=offset))
 
     def lowest(self, request: Request) -> None:
-        """Where the first message is."""
+        """Answer with the offset of the first message."""
         queue = self._queue(request.header(QueueHeader))
         request.answer(header=OffsetResponseHeader(offset=queue.start if queue else 0))
 
     def search(self, request: Request) -> None:
-        """The first message from a time on, or the last up to it."""
+        """Answer with the first message at or after a time, or with the last one up to it."""
         header = request.header(SearchOffsetHeader)
         queue = self._queue(header)
         offset = 0
@@ -142,7 +142,7 @@ class Offsets:
         request.answer(header=OffsetResponseHeader(offset=offset))
 
     def earliest(self, request: Request) -> None:
-        """When the first message became visible; -1 if there is none."""
+        """Answer when the first message became visible; -1 if there is none."""
         queue = self._queue(request.header(QueueHeader))
         at_ms = -1
         if queue is not None and queue.start < queue.end:
@@ -150,7 +150,7 @@ class Offsets:
         request.answer(header=StoreTimeResponseHeader(stored_at_ms=at_ms))
 
     def reset(self, request: Request) -> None:
-        """Send a whole group to an offset or a time, whether it is online or not."""
+        """Set a whole group to an offset or a time, online or not."""
         header = request.header(ResetOffsetHeader)
         broker = self._broker
         topic = broker.topics.named(header.topic)
@@ -176,7 +176,7 @@ class Offsets:
             request.connection.settle()
             request.decline(error)
 
-        # Somebody waits for this to have happened: it must not be lost with a crash.
+        # The caller relies on the reset, so the answer waits until it is written.
         request.connection.owe()
         broker.meta_writing.soon(broker.meta_writing.write(), written, failed)
 
@@ -210,7 +210,7 @@ class Offsets:
     # Locks.
 
     def lock(self, request: Request) -> None:
-        """Give queues to an ordered consumer, as far as nobody else has them."""
+        """Lock queues for an ordered consumer, except those that another one holds."""
         wanted = read_body(LockRequest, request.frame.body)
         now_ms = self._broker.clock.monotonic_ms()
         locks = self._locks.setdefault(wanted.consumer_group, {})
@@ -228,7 +228,7 @@ class Offsets:
         request.answer(body=encode_body(LockResponse(queues=tuple(taken))))
 
     def unlock(self, request: Request) -> None:
-        """Take queues back."""
+        """Release the locks of an ordered consumer."""
         given = read_body(LockRequest, request.frame.body)
         locks = self._locks.get(given.consumer_group, {})
         for queue in given.queues:
@@ -239,12 +239,12 @@ class Offsets:
         request.answer()
 
     def has_locks(self, group: str) -> bool:
-        """Whether members of a group consume in order now."""
+        """Return whether members of a group consume in order now."""
         now_ms = self._broker.clock.monotonic_ms()
         return any(until_ms > now_ms for _, until_ms in self._locks.get(group, {}).values())
 
     def expire(self) -> None:
-        """Forget locks that ran out."""
+        """Drop expired locks."""
         now_ms = self._broker.clock.monotonic_ms()
         kept = {
             group: {key: lock for key, lock in locks.items() if lock[1] > now_ms}

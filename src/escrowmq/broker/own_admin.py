@@ -1,4 +1,4 @@
-"""Our own requests for people and their tools: what there is, and transactions settled by hand."""
+"""Our own requests for operators and their tools: lists, and changes that are made by hand."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ if TYPE_CHECKING:
     from escrowmq.protocol.own_headers import OwnHeader, PagedHeader, TopicFilterHeader
 
 GroupKey = tuple[str, str, str]
-"""Group, role and client id; that one is empty for a group without anybody online."""
+"""Group, role and client id; the id is empty for a group with no member online."""
 
 
 class OwnAdmin:
-    """Handles what people ask and decide."""
+    """Handles admin requests."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
     def handlers(self) -> Handlers:
-        """By request code."""
+        """Return the handlers by request code."""
         return {
             **own_questions(
                 self._broker,
@@ -67,7 +67,7 @@ class OwnAdmin:
         }
 
     def topics(self, call: Call[PagedHeader]) -> None:
-        """Every topic."""
+        """List all topics."""
         topics = {topic.name: topic for topic in self._broker.topics.all()}
         names, cursor = key_cursor(keys_after(topics, call.header.cursor, str), call.limit())
         mine = self._broker.catalog.topics
@@ -88,7 +88,7 @@ class OwnAdmin:
         )
 
     def groups(self, call: Call[PagedHeader]) -> None:
-        """Every group, and who is online of it."""
+        """List all groups with their online members."""
         clients = self._broker.clients
         members: dict[GroupKey, Client[Connection] | None] = {}
         for name in clients.producer_groups():
@@ -109,7 +109,7 @@ class OwnAdmin:
         call.answer_rows((_member(key, members[key], ago_ms) for key in keys), cursor=cursor)
 
     def offsets(self, call: Call[TopicFilterHeader]) -> None:
-        """How far groups are."""
+        """List how far consumer groups have read each queue."""
         header, broker = call.header, self._broker
         known = broker.meta.offsets
         wanted = (
@@ -127,7 +127,7 @@ class OwnAdmin:
         call.answer_rows(map(told, keys), cursor=cursor)
 
     def paused(self, call: Call[PagedHeader]) -> None:
-        """Every consumer group that is paused."""
+        """List the paused consumer groups."""
         paused = self._broker.groups.paused
         names, cursor = key_cursor(keys_after(paused, call.header.cursor, str), call.limit())
         call.answer_rows(
@@ -136,7 +136,7 @@ class OwnAdmin:
         )
 
     def copy_meta(self, call: Call[OwnHeader]) -> None:
-        """Copy the small tables, for a backup."""
+        """Copy ``meta.db``, for a backup."""
         writing, request = self._broker.meta_writing, call.request
 
         async def copy() -> None:
@@ -157,10 +157,10 @@ class OwnAdmin:
         request.connection.owe()
         writing.soon(copy(), lambda: None, failed)
 
-    # By hand.
+    # Changes by hand.
 
     def delete_topic(self, call: Call[DeleteTopicHeader]) -> None:
-        """Delete a topic, by force if need be."""
+        """Delete a topic; with force, even if it has undecided messages."""
         header = call.header
         command = self._broker.topics.remove(header.topic, by=header.by, is_forced=header.is_forced)
 
@@ -190,7 +190,7 @@ class OwnAdmin:
         self._broker.submit(call.request, command, paused)
 
     def settle(self, call: Call[SettleHeader]) -> None:
-        """Decide a transaction, whatever its producer may say later."""
+        """Settle a transaction by hand; a contrary decision of its producer is refused later."""
         header = call.header
         resolution = resolution_of(header.resolution)
         if resolution is Resolution.UNKNOWN or not header.reason:
@@ -223,14 +223,14 @@ class OwnAdmin:
         self._broker.submit(call.request, command, settled, refused)
 
     def resume(self, call: Call[ByHandHeader]) -> None:
-        """Have a parked transaction checked again."""
+        """Resume the back-checks of a parked transaction."""
         header = call.header
         half = named_half(self._broker, header.half_offset, header.transaction_id)
         command = Resume(half_offset=half.half_offset, by=header.by)
         self._broker.submit(call.request, command, lambda _: call.answer())
 
     def confirm_clock(self, call: Call[ConfirmClockHeader]) -> None:
-        """Take the wall clock at its word."""
+        """Record that a person vouches for the wall clock."""
         header, clock = call.header, self._broker.clock
         command = clock.confirmation(header.by)
         gap_ms = clock.time.gap_ms

@@ -1,7 +1,7 @@
-"""What became of attempts of Spark sinks: asked by the driver, and by settle for other brokers.
+"""The state of Spark sink attempts: the driver asks for it, and settle does for other brokers.
 
-An attempt is found by its half offset: that answer is there as long as the log has the attempt,
-decided or not.  The id that is asked for must be the one that the log has.
+An attempt is looked up by its half offset, so an answer exists as long as the log has the attempt,
+decided or not. The id in the request must be the id in the log.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class OwnAttempts:
         self._broker = broker
 
     def handlers(self) -> Handlers:
-        """By request code."""
+        """Return the handlers by request code."""
         return own_questions(self._broker, {OwnCode.FIND_ATTEMPTS: self.find})
 
     def find(self, call: Call[FindAttemptsHeader]) -> None:
-        """Tell how it stands with each."""
+        """Answer with the state of each attempt."""
         core, group = self._broker.store.core, call.header.producer_group
         sought = call.rows(SoughtAttemptRow)
         halves = [self._half(row, group) for row in sought]
@@ -57,7 +57,7 @@ class OwnAttempts:
                 for row, half in zip(sought, halves, strict=True)
             ],
             is_known=is_known(core, group),
-            # It takes a look at all groups: for the driver, which asks it once for a batch.
+            # This scans all groups, so only the driver's request, once per batch, gets it.
             homes="" if sought else ",".join(homes_of(core, group)),
             log_end=self._broker.store.settled,
             judged=judged(core, call.header),
@@ -66,21 +66,21 @@ class OwnAttempts:
     def _half(self, row: SoughtAttemptRow, group: str) -> Half | None:
         core = self._broker.store.core
         half = core.half(row.half_offset)
-        # Once it is decided nobody knows its head, but then all its requests are alike.
+        # A decided transaction has no known head; then the first row of each request passes.
         if half is None or core.head_of(half.first) != row.half_offset:
             return None
-        # Of an expired group the id alone tells: it holds a UUID.
+        # An expired group matches any name; the id, which holds a UUID, is then enough.
         return half if core.names.origins.is_of(half.origin, group) else None
 
 
 def is_known(core: Transactions, group: str) -> bool:
-    """Whether the group held anything, or its app id decided anything, and has not expired."""
+    """Return whether the group held messages or its app id decided a batch, and has not expired."""
     is_origin = (group, "", 0) in core.names.origins.numbers
     return is_origin or core.batches.knows(group.removeprefix(GROUP_PREFIX))
 
 
 def judged(core: Transactions, header: FindAttemptsHeader) -> str:
-    """How it stands with the batch that is asked about."""
+    """Return the state of the batch in the request; empty if it names none."""
     batch = header.batch_number if header.batch_name is None else header.batch_name
     if batch is None:
         return ""
@@ -89,7 +89,7 @@ def judged(core: Transactions, header: FindAttemptsHeader) -> str:
 
 
 def homes_of(core: Transactions, group: str) -> list[str]:
-    """The brokers that decide for what others of this app id hold here."""
+    """Return the other brokers that decide about parts of this app id held here."""
     prefix = group + HOME_MARK
     groups = {name for name, _, _ in core.names.origins.numbers if name.startswith(prefix)}
     return sorted(name.removeprefix(prefix) for name in groups)

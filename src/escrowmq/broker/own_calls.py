@@ -1,4 +1,4 @@
-"""One of our own requests, read and answered as the table in ``protocol/own.py`` says."""
+"""Reads and answers one of our own requests, according to the table in ``protocol/own.py``."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ if TYPE_CHECKING:
     from escrowmq.broker.broker import Broker
 
 ANSWER_BYTES_MAX = FRAME_BYTES_MAX - 64 * 1024
-"""Rows in one answer: with the header they are a frame that any client takes."""
+"""Most bytes of rows in one answer; with its header it is still a frame that any client accepts."""
 
 PAGE_S_MAX = 0.004
-"""How long others wait for a page of many rows, about: whoever wants more asks again."""
+"""About how long a page of many rows may block other clients; the caller asks again for more."""
 
 PAGE_ROWS_BESIDE = 2_000
-"""Rows of a page while clients are sending, who would wait for it."""
+"""Most rows in a page while clients are sending, because they wait for it."""
 
 ColumnMakers = Mapping[str, Callable[[], Sized]]
-"""How each column is made, if it is wanted."""
+"""By name, the functions that make the columns, called only for wanted columns."""
 
 HeaderT = TypeVar("HeaderT", bound=OwnHeader)
 KeyT = TypeVar("KeyT")
 
 
 class Call(Generic[HeaderT]):
-    """A request whose header was read."""
+    """One of our own requests, with its decoded header."""
 
     __slots__ = ("broker", "header", "request", "spec")
 
@@ -66,11 +66,11 @@ class Call(Generic[HeaderT]):
 
     @property
     def by(self) -> str:
-        """Who asks, for the record."""
+        """The peer's name, for the record."""
         return self.request.connection.peer
 
     def rows(self, kind: type[RowT]) -> list[RowT]:
-        """The rows that it brings."""
+        """Decode the rows of the request."""
         spec = self.spec
         assert kind is spec.rows
         return decode_rows(
@@ -78,7 +78,7 @@ class Call(Generic[HeaderT]):
         )
 
     def columns(self, kind: type[RowT]) -> BodyColumns:
-        """The same by columns, for rows by the thousand."""
+        """Decode the rows as columns, for thousands of rows."""
         spec = self.spec
         assert kind is spec.rows
         return decode_columns(
@@ -86,7 +86,7 @@ class Call(Generic[HeaderT]):
         )
 
     def limit(self, rows_max: int = 2**31 - 1) -> int:
-        """How many rows the answer may have."""
+        """Return how many rows the answer may have."""
         assert isinstance(self.header, PagedHeader)
         wanted = self.header.limit if self.header.limit > 0 else rows_max
         limit = min(wanted, rows_max, self.spec.answer_rows_max)
@@ -94,7 +94,7 @@ class Call(Generic[HeaderT]):
 
     @property
     def is_beside_senders(self) -> bool:
-        """Whether clients are sending: what takes long is to be done in small pieces."""
+        """Whether clients are sending now, so that long work must be done in small pieces."""
         return self.broker.writer.is_in_use
 
     @property
@@ -108,13 +108,13 @@ class Call(Generic[HeaderT]):
         return [column.name for column in chosen_columns(self.spec.answer_rows, names)]
 
     def answer_list(self, columns: ColumnMakers, **fields: Any) -> None:  # noqa: ANN401 - of the answer's header
-        """Answer with those of these columns that are wanted; the others are not even made."""
+        """Answer with the wanted columns; the others are not made."""
         assert isinstance(self.header, ListHeader)
         made = [columns[name]() for name in self.wanted_columns]
         self.answer(made, self.header.columns, **fields)
 
     def answer(self, columns: Columns | None = None, names: str = "", **fields: Any) -> None:  # noqa: ANN401 - of the answer's header
-        """Answer with these columns, all or those that are named, and fields of its header."""
+        """Answer with all or the named ones of these columns, and with fields of the header."""
         spec, form = self.spec, self.header.form
         body, count = b"", 0
         if columns is not None:
@@ -136,7 +136,7 @@ class Call(Generic[HeaderT]):
         data: memoryview,
         **fields: Any,  # noqa: ANN401 - of the answer's header
     ) -> None:
-        """Answer with these numbers, and these bytes after them."""
+        """Answer with these columns of numbers, followed by these bytes."""
         spec = self.spec
         assert spec.answer_bytes
         assert spec.answer_rows is not None
@@ -150,7 +150,7 @@ class Call(Generic[HeaderT]):
         return spec.answer(form=self.header.form, version=spec.version, row_count=count, **fields)
 
     def answer_rows(self, rows: Iterable[Sequence[object]], **fields: Any) -> None:  # noqa: ANN401
-        """Answer with these rows, each in the order of the columns."""
+        """Answer with these rows, whose values are in column order."""
         assert self.spec.answer_rows is not None
         width = len(self.spec.answer_rows.__struct_fields__)
         self.answer(list(zip(*rows, strict=True)) or [[] for _ in range(width)], **fields)
@@ -160,7 +160,7 @@ CallHandler = Callable[[Call[Any]], None]
 
 
 def own_handlers(broker: Broker, handlers: dict[OwnCode, CallHandler]) -> dict[int, Handler]:
-    """Handlers of calls as handlers of requests."""
+    """Wrap handlers of calls as handlers of requests."""
     return {code: partial(_handle, broker, handler) for code, handler in handlers.items()}
 
 
@@ -169,7 +169,7 @@ def _handle(broker: Broker, handler: CallHandler, request: Request) -> None:
     if is_loaded(call.header.form):
         handler(call)
         return
-    # The first of its kind: others do not wait for the import.
+    # The first request in this form: import in a thread, so that other clients do not wait.
     connection = request.connection
     connection.owe()
 
@@ -186,7 +186,7 @@ def _handle(broker: Broker, handler: CallHandler, request: Request) -> None:
 
 
 def own_questions(broker: Broker, handlers: dict[OwnCode, CallHandler]) -> dict[int, Handler]:
-    """The same for questions: answered when memory holds exactly what is durable."""
+    """Wrap handlers of questions, which run when memory holds exactly what is durable."""
 
     def look(handler: CallHandler, call: Call[Any]) -> None:
         broker.look(call.request, partial(handler, call))
@@ -200,7 +200,7 @@ def own_questions(broker: Broker, handlers: dict[OwnCode, CallHandler]) -> dict[
 
 
 def offset_cursor(cursor: str, start: int) -> int:
-    """Where a page of a range of offsets begins."""
+    """Return where a page of a range of offsets begins."""
     if not cursor:
         return start
     try:
@@ -210,7 +210,7 @@ def offset_cursor(cursor: str, start: int) -> int:
 
 
 def keys_after(keys: Iterable[KeyT], cursor: str, kind: type[KeyT]) -> list[KeyT]:
-    """Keys in their order, from the one after the cursor on."""
+    """Return the keys after the cursor, sorted."""
     if not cursor:
         return sorted(keys)  # type: ignore[type-var]  # texts, or tuples of texts and numbers
     try:
@@ -221,14 +221,14 @@ def keys_after(keys: Iterable[KeyT], cursor: str, kind: type[KeyT]) -> list[KeyT
 
 
 def key_cursor(keys: list[KeyT], limit: int) -> tuple[list[KeyT], str | None]:
-    """The keys of a page, and the cursor for the next one."""
+    """Return the keys of a page, and the cursor for the next page or None."""
     if len(keys) <= limit:
         return keys, None
     return keys[:limit], msgspec.json.encode(keys[limit - 1]).decode()
 
 
 def cursor_malformed(cursor: str) -> ProtocolViolation:
-    """Say that the broker gave no such cursor."""
+    """Return the error for a cursor that the broker did not issue."""
     return ProtocolViolation(
         "cursor_malformed", "give back what the last page said", cursor=cursor[:64]
     )

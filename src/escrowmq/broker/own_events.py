@@ -1,4 +1,4 @@
-"""What records say happened to transactions: what lists of the log and life lines tell."""
+"""Events of transactions, made from log records for lists of the log and for life lines."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from escrowmq.transaction.records import Record, Span
 
 NOTHING = -(2**63)
-"""A number that an event does not have; -1 is the number of a stock client's request."""
+"""Marks a missing number; -1 is taken: it is the number of a stock client's request."""
 
 
 _UNDECIDED = (State.PREPARED, State.PARKED)
 
 
 class Kind(IntEnum):
-    """What happened; only this process uses the numbers."""
+    """Kinds of events; the numbers are used only within this process."""
 
     HELD = 0
     CARRIED = 1
@@ -52,7 +52,7 @@ class Kind(IntEnum):
 
     @property
     def label(self) -> str:
-        """What answers call it."""
+        """Name of the kind in answers."""
         return self.name.lower()
 
 
@@ -60,22 +60,22 @@ OF_STATE = {State.COMMITTED: Kind.COMMITTED, State.ROLLED_BACK: Kind.ROLLED_BACK
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that happened to a transaction, or to several."""
+    """An event of one transaction or of several."""
 
     kind: Kind
     #: The first half message of the transaction.
     head: int = NOTHING
-    #: The first of the half messages that this is about, and how many they are.
+    #: The first half message that the event is about, and their number.
     first: int = NOTHING
     count: int = NOTHING
-    #: Where it came from, and which request of its transaction it was.
+    #: The origin, and the number of the request within its transaction.
     origin: int = NOTHING
     number: int = NOTHING
     checks_sent: int = NOTHING
-    #: The queue, and the first of the queue offsets that were given.
+    #: The queue, and the first queue offset that was assigned.
     queue: int = NOTHING
     queue_offset: int = NOTHING
-    #: 1 for a decision by force.
+    #: 1 for a forced decision.
     forced: int = NOTHING
     transaction_id: str | None = None
     by: str | None = None
@@ -85,7 +85,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def events_of(record: Record, core: Transactions) -> Iterator[Event]:
-    """What a record says happened."""
+    """Yield the events of a record."""
     match record:
         case Prepared():
             yield _held(record)
@@ -122,7 +122,7 @@ def _held(record: Prepared) -> Event:
 def _carried(record: Moved) -> Iterator[Event]:
     row, count = record.rows[0], len(record.rows)
     if record.since_ms and row.state in _UNDECIDED:
-        # Carried in parts: the part with the first row comes last, and tells of all of them.
+        # Carried forward in parts: the part with the first row comes last and stands for all.
         if not row.part & FIRST:
             return
         count = row.part & ~FIRST
@@ -152,7 +152,7 @@ def _decided(record: Decided) -> Iterator[Event]:
     for first, count in record.ranges:
         yield Event(kind=kind, head=head, first=first, count=count, by=record.by, forced=forced)
     for span in record.given:
-        # Of several messages nobody wrote down which is where.
+        # With several messages, the record does not say which of them has which offset.
         first = head if record.ranges == [(head, 1)] else NOTHING
         yield msgspec.structs.replace(_visible(span), head=head, first=first)
 
@@ -168,7 +168,7 @@ def _decided_many(record: DecidedMany, core: Transactions) -> Iterator[Event]:
     for row in unpack_rows(record.committed):
         half = core.half(row)
         if half is None:
-            # Of what is lost nobody knows which places it, and those after it, took.
+            # The row is lost, so the queue offsets of this message and the later ones are unknown.
             return
         yield Event(
             kind=Kind.VISIBLE,
@@ -185,7 +185,7 @@ def _batch_decided(record: BatchDecided) -> Iterator[Event]:
     batch_id = str(record.batch_id)
     heads, head = set(record.heads), NOTHING
     for first, count in record.ranges:
-        # The requests of a transaction stand together, and its first one begins with its head.
+        # Ranges of one transaction follow each other, and the first one starts at its head.
         head = first if first in heads else head
         yield Event(
             kind=Kind.COMMITTED,
@@ -209,7 +209,7 @@ def _released(record: Released, core: Transactions) -> Iterator[Event]:
     placed = zip(record.rows, record.queues, record.queue_offsets, strict=True)
     for row, queue, queue_offset in placed:
         half = core.half(row)
-        # Others are ordinary messages that had waited for their time.
+        # The other rows are ordinary messages that were delayed.
         if half is not None and half.origin != PLAIN:
             yield Event(
                 kind=Kind.VISIBLE, first=row, count=1, queue=queue, queue_offset=queue_offset

@@ -1,6 +1,6 @@
-"""Our own questions about transactions: what the pipeline's rules, and people, need to know.
+"""Our own questions about transactions, for the pipeline's rules and for people.
 
-Each is answered between two batches, so no fact leaves before what it tells of is durable.
+The broker answers each between two batches, so no fact leaves before it is durable.
 """
 
 from __future__ import annotations
@@ -49,20 +49,20 @@ if TYPE_CHECKING:
     from escrowmq.transaction.records import NamedOrigin
 
 TOPICS_FOUND_MAX = 20
-"""Names that a status tells."""
+"""Most names in ``topics_found`` of a status."""
 
 _FILES_MAX = 2**62
-"""More than any limit: what no limit is told as."""
+"""Upper bound of the limit of open files that a status reports."""
 
 IDS_MAX = 4_000
-"""Rows of a page with transaction ids: hardly more than there is time for."""
+"""Most rows in a page with transaction ids: about as many as ``PAGE_S_MAX`` allows."""
 
 IDS_AT_ONCE = 1_000
-"""Transaction ids that are read from the log between two looks at the time."""
+"""Transaction ids read from the log between two checks of the time."""
 
 ROWS_PER_RANGE = 10_000
 BYTES_PER_RANGE = 64 * 1024 * 1024
-"""What a planned range has, about, if nobody says otherwise."""
+"""Approximate size of a planned range, unless the request gives a weight."""
 
 _FIELDS = set(StatusAnswer.__struct_fields__) - set(OwnAnswer.__struct_fields__)
 _OF_STATUS = sorted(_FIELDS & set(Status.__struct_fields__) - {"log_end"})
@@ -78,7 +78,7 @@ class OwnFacts:
         self._broker = broker
 
     def handlers(self) -> Handlers:
-        """By request code."""
+        """Return the handlers by request code."""
         return own_questions(
             self._broker,
             {
@@ -90,12 +90,12 @@ class OwnFacts:
         )
 
     def status(self, call: Call[OwnHeader]) -> None:
-        """How the broker is."""
+        """Answer with the broker's status."""
         broker, stands = self._broker, status(self._broker)
         table, policy = broker.store.table, broker.store.core.policy
         call.answer(
             **{name: getattr(stands, name) for name in _OF_STATUS},
-            # What lists of the log go up to.
+            # Lists of the log end here.
             log_end=broker.store.settled,
             **{name: getattr(policy, name) for name in _OF_POLICY},
             broker_version=stands.version,
@@ -113,11 +113,11 @@ class OwnFacts:
         )
 
     def plan(self, call: Call[PlanHeader]) -> None:
-        """Ranges to be read at the same time."""
+        """Answer with ranges that can be read in parallel."""
         header, store = call.header, self._broker.store
         ranges_max = call.spec.answer_rows_max
         if header.what == "transactions":
-            # Neighbours are joined until they are too heavy, so twice as many may come of it.
+            # Ranges may hold less than their weight, so there may be twice as many of them.
             weight = header.weight if header.weight > 0 else ROWS_PER_RANGE
             ranges = plan(store, max(weight, 4 * store.table.needed // ranges_max + 1))
         elif header.what == "log":
@@ -132,7 +132,7 @@ class OwnFacts:
         call.answer_rows(ranges)
 
     def transactions(self, call: Call[ListTransactionsHeader]) -> None:
-        """Transactions by range and states."""
+        """List transactions by range and states."""
         header, store = call.header, self._broker.store
         end = header.end if header.end >= 0 else NEVER
         page = list_heads(
@@ -144,7 +144,7 @@ class OwnFacts:
         )
         heads, next_start = page.heads, page.next_start
         if header.producer_group:
-            # Afterwards: a page may have few rows, but nobody waits long for it.
+            # Filtered after the limit: a page may have few rows, but it never takes long.
             heads = _of_group(store, heads, header.producer_group)
         ids: list[bytes | None] = [None] * len(heads)
         first = _undecided_heads(heads)
@@ -186,7 +186,7 @@ class OwnFacts:
         }
 
     def batches(self, call: Call[ListBatchesHeader]) -> None:
-        """Decided batches: of each app the numbers by query, then the names."""
+        """List decided batches: for each app the last numbers by query, then the names."""
         apps, only = self._broker.store.core.batches.apps, call.header.app_id
         every = [
             (app_id, is_named, key)
@@ -222,13 +222,13 @@ def _of_group(store: Store, heads: Rows, group: str) -> Rows:
 
 
 def _undecided_heads(heads: Rows) -> Rows:
-    """The heads that the table knows."""
+    """Return the heads of undecided transactions; ``UNKNOWN`` for decided ones."""
     is_decided = np.isin(heads["state"], _DECIDED)
     return np.where(is_decided, UNKNOWN, heads["half_offset"])
 
 
 def _identities(store: Store, heads: Rows) -> tuple[list[bytes | None], Rows]:
-    """Ids and heads as the log has them, of as many as there is time for."""
+    """Return ids and heads from the log, for as many rows as ``PAGE_S_MAX`` allows."""
     ids: list[bytes | None] = []
     first: list[Rows] = []
     until = time.monotonic() + PAGE_S_MAX

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from escrowmq.transaction.table import Half
 
 HALF_OFFSET_DIGITS_MAX = 18
-"""Longer numbers are no half offsets: they would not fit 64 bits."""
+"""A longer number is not a half offset: it may not fit into 64 bits."""
 
 _COPIES = (RETRY_PREFIX, DLQ_PREFIX)
 
@@ -44,7 +44,7 @@ class OwnFinding:
         self._reader = broker.reader
 
     def handlers(self) -> Handlers:
-        """By request code."""
+        """Return the handlers by request code."""
         return own_questions(
             self._broker,
             {OwnCode.FIND_MESSAGES: self.find, OwnCode.PREVIEW_HALVES: self.preview},
@@ -53,7 +53,7 @@ class OwnFinding:
     # Messages by key or id.
 
     def find(self, call: Call[FindMessagesHeader]) -> None:
-        """Messages by key or id."""
+        """Find messages by key or id."""
         header = call.header
         limit = call.spec.answer_rows_max
         if header.limit > 0:
@@ -61,7 +61,7 @@ class OwnFinding:
         if header.message_id:
             self._find_by_id(call, header.message_id, limit)
         elif header.topic and header.key:
-            # The views that consumers get state where the message was stored.
+            # These are the views that consumers get, which contain the log offset.
             views = self._reader.find(
                 header.topic, header.key, limit=limit, with_undecided=header.with_undecided
             )
@@ -72,7 +72,7 @@ class OwnFinding:
 
     def _find_by_id(self, call: Call[FindMessagesHeader], message_id: str, limit: int) -> None:
         kinds: dict[str, Callable[[str], list[Located]]] = {
-            # First: a client may choose any text as its unique key.
+            # First, because a client may choose any text as its unique key.
             "unique_key": self._by_unique_key,
             "transaction_id": self._by_transaction_id,
             "message_id": self._by_offset_id,
@@ -86,14 +86,14 @@ class OwnFinding:
         call.answer_rows([])
 
     def _by_unique_key(self, unique_key: str) -> list[Located]:
-        """Messages with this unique key, the one that was sent before its retries."""
+        """Return messages with this unique key: the sent one before its retries."""
         found = [
             (located, topic.startswith(_COPIES))
             for located in _affordable(self._reader.candidates(unique_key))
             for _, _, _, _, topic, properties in [skim(located.message)]
             if index_facts(properties)[0] == unique_key
         ]
-        # Sorting is stable: the newest of equals stays first.
+        # The sort is stable, so the newest of equals stays first.
         found.sort(key=lambda one: (one[1], not one[0].is_visible))
         return [located for located, _ in found]
 
@@ -110,7 +110,7 @@ class OwnFinding:
         if located is None:
             return []
         stored = decode(located.message)
-        # The id of another broker may name an offset that this log has, too.
+        # The id of another broker may contain an offset that this log has, too.
         is_it = offset_message_id(stored.store_host, stored.log_offset) == message_id.upper()
         return [located] if is_it else []
 
@@ -122,17 +122,17 @@ class OwnFinding:
         return [] if located is None else [located]
 
     def _of_transaction(self, half: Half) -> list[Located]:
-        """Messages of a transaction, as many as an answer may have."""
+        """Return messages of a transaction, as many as an answer may have."""
         ranges, _ = message_ranges(self._broker.store, half)
         rows = (row for first, count in ranges for row in range(first, first + count))
         halves = map(self._broker.store.table.get, islice(rows, LOOKED_MAX))
         located = (self._reader.at(one.log_offset) for one in halves if one is not None)
         return list(_affordable(one for one in located if one is not None))
 
-    # What transactions hold.
+    # Messages in transactions.
 
     def preview(self, call: Call[PreviewHalvesHeader]) -> None:
-        """Describe the first messages of transactions, of as many as there is time for."""
+        """Describe the first messages of as many transactions as ``PAGE_S_MAX`` allows."""
         header = call.header
         messages_max = min(max(header.messages_max, 1), PREVIEWS_MAX)
         bytes_max = min(max(header.body_bytes, 0), BODY_BYTES_MAX)
@@ -149,7 +149,7 @@ class OwnFinding:
     def _previews(
         self, half_offset: int, messages_max: int, bytes_max: int, until: float
     ) -> Iterator[tuple[object, ...]]:
-        """Messages of one transaction, at least one; fewer than wanted if the time is over."""
+        """Yield messages of one transaction: at least one, fewer than wanted after ``until``."""
         store = self._broker.store
         half = store.core.half(half_offset)
         if half is None:
@@ -181,7 +181,7 @@ class OwnFinding:
 
 
 def _affordable(found: Iterator[Located]) -> Iterator[Located]:
-    """Messages up to a limit of number and bytes: other clients wait while they are read."""
+    """Yield messages up to a limit of number and bytes: other clients wait for these reads."""
     left_bytes = READ_BYTES_MAX
     for located in islice(found, LOOKED_MAX):
         yield located
@@ -202,9 +202,9 @@ def _rows(found: Iterator[Located]) -> list[tuple[object, ...]]:
 
 
 def _standing(located: Located) -> dict[str, object]:
-    """Say whether consumers see a message, and what its transaction is."""
+    """Return whether consumers see a message, and the state of its transaction."""
     half = located.half
-    # A message that waits for its time has a row in the table of half messages, too.
+    # A delayed message has a row in the table of half messages, too.
     is_transactional = half is not None and half.origin != PLAIN
     fields: dict[str, object] = {}
     if half is not None and is_transactional:

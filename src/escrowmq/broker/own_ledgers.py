@@ -1,4 +1,4 @@
-"""REPORT_LEDGERS and LIST_LEDGERS: ledgers as pipelines report and transactions name them."""
+"""REPORT_LEDGERS and LIST_LEDGERS: ledgers that pipelines report or transactions name."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ if TYPE_CHECKING:
     from escrowmq.protocol.own_ledgers import ReportLedgersHeader
 
 UNREPORTED_MAX = 256
-"""Ledgers that transactions name and no pipeline reported, which are listed by themselves."""
+"""Most listed ledgers that transactions name and no pipeline reported."""
 
 
 class OwnLedgers:
-    """Handles reports about ledgers, and questions about them."""
+    """Handles REPORT_LEDGERS and LIST_LEDGERS."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
     def handlers(self) -> Handlers:
-        """By request code."""
+        """Return the handlers by request code."""
         return {
             **own_handlers(self._broker, {OwnCode.REPORT_LEDGERS: self.report}),
             **own_questions(self._broker, {OwnCode.LIST_LEDGERS: self.ledgers}),
         }
 
     def report(self, call: Call[ReportLedgersHeader]) -> None:
-        """Take what a pipeline found out."""
+        """Take a pipeline's report about its ledgers."""
         header, broker = call.header, self._broker
         broker.ledger_reports.put(
             header.pipeline,
@@ -52,7 +52,7 @@ class OwnLedgers:
         call.answer()
 
     def ledgers(self, call: Call[OwnHeader]) -> None:
-        """Every ledger that somebody knows of."""
+        """List the ledgers that pipelines reported or undecided transactions name."""
         seen = ledgers_seen(self._broker, prepared_by_origin(self._broker.store.table))
         listed = seen.rows[: call.spec.answer_rows_max]
         names = LedgerRow.__struct_fields__
@@ -64,20 +64,20 @@ class OwnLedgers:
 
 
 class LedgersSeen(msgspec.Struct, frozen=True, kw_only=True):
-    """Every ledger that somebody knows of."""
+    """The ledgers that pipelines reported or undecided transactions name."""
 
-    #: Reported ones first, of these the unreachable ones.
+    #: Reported ledgers come first, and the unreachable ones first among them.
     rows: list[LedgerRow]
-    #: Ledgers that transactions name and that are not among the rows.
+    #: Ledgers that transactions name and that are missing in the rows.
     left_out: int
-    #: Pipelines whose reports count now.
+    #: Pipelines whose reports are still valid.
     pipelines: int
-    #: Undecided transactions that name a ledger which no pipeline reaches; 0 without a report.
+    #: Undecided transactions whose ledger no pipeline reaches; 0 if no pipeline reports.
     undecided_without_ledger: int
 
 
 def _by_ledger(broker: Broker, prepared: Mapping[int, int]) -> Counter[str]:
-    """Undecided transactions, by the UUID of the ledger that they name."""
+    """Count undecided transactions by the UUID of their ledger."""
     origins = broker.store.core.names.origins.all_of(prepared)
     counts: Counter[str] = Counter()
     for origin, count in zip(origins, prepared.values(), strict=True):
@@ -87,9 +87,9 @@ def _by_ledger(broker: Broker, prepared: Mapping[int, int]) -> Counter[str]:
 
 
 def ledgers_seen(broker: Broker, prepared: Mapping[int, int]) -> LedgersSeen:
-    """Join what pipelines reported with what transactions name.
+    """Join the ledgers that pipelines reported with those that transactions name.
 
-    ``prepared`` counts the undecided by their origin.
+    ``prepared`` counts undecided transactions by origin.
     """
     undecided = _by_ledger(broker, prepared)
     now_ms = broker.clock.monotonic_ms()

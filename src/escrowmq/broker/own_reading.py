@@ -31,21 +31,21 @@ if TYPE_CHECKING:
     )
 
 SEARCHED_MAX = 256
-"""Queues of a page whose offsets are searched for by time: each takes some reads."""
+"""Most queues in a page that searches offsets by time, which takes some reads per queue."""
 
 READ_BYTES_MAX = 4 * 1024 * 1024
-"""Stored bytes of the messages in one page, but for one that is larger."""
+"""Most stored bytes of the messages in one page; one larger message still fits."""
 
 BLOCKS_KEPT_S = 10.0
-"""How long parts of the log stay in memory when nobody reads in bulk any more."""
+"""How long blocks of the log stay in memory after the last bulk read."""
 
-#: As many digits as a code can have.
+#: A tag code has at most 10 digits.
 _CODE = re.compile(r"-?[0-9]{1,10}")
 STORED_BYTES = 1024 * 1024
-"""The same for messages as they were written, if nobody asks for more: about two milliseconds."""
+"""Default bytes in a page of messages as they were written: about 2 ms of work."""
 
 STORED_BYTES_BESIDE = 256 * 1024
-"""The same while clients are sending, whoever asks for more."""
+"""Most bytes in such a page while clients are sending, even if the request asks for more."""
 
 _TRANSACTION_ID = TRANSACTION_ID.encode()
 
@@ -59,7 +59,7 @@ class OwnReading:
         self._forgetting: asyncio.TimerHandle | None = None
 
     def handlers(self) -> Handlers:
-        """By request code."""
+        """Return the handlers by request code."""
         return own_questions(
             self._broker,
             {
@@ -70,7 +70,7 @@ class OwnReading:
         )
 
     def queues(self, call: Call[ListQueuesHeader]) -> None:
-        """Queues and their offsets."""
+        """List queues and their offsets."""
         broker, header = self._broker, call.header
         topics = set(header.topic.split(",")) - {""}
         broker.expiring.note_topics(topics & broker.catalog.topics.keys())
@@ -103,7 +103,7 @@ class OwnReading:
         return (*key, start, end, born)
 
     def read(self, call: Call[ReadMessagesHeader]) -> None:
-        """Visible messages of a queue."""
+        """Read visible messages of a queue."""
         header, broker = call.header, self._broker
         broker.topics.named(header.topic)
         queue = broker.reader.queue(header.topic, header.queue_id)
@@ -130,7 +130,7 @@ class OwnReading:
         )
 
     def read_stored(self, call: Call[ReadStoredHeader]) -> None:
-        """Visible messages of a queue, as they were written."""
+        """Read visible messages of a queue as they were written."""
         header, broker = call.header, self._broker
         broker.topics.named(header.topic)
         born = born_of(broker.catalog.topics.get(header.topic))
@@ -189,7 +189,7 @@ def _codes(text: str) -> list[int] | None:
 
 
 def message_row(view: bytes, stored: int, *, is_visible: bool) -> tuple[object, ...]:
-    """Make a ``MessageRow`` of a message as consumers see it, and of its store time."""
+    """Return the ``MessageRow`` of a message as consumers see it; ``stored`` is its store time."""
     message = decode(view)
     unique_key, keys, tags = index_facts(message.properties)
     transaction_id = find_property(message.properties, _TRANSACTION_ID)

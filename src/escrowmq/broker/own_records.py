@@ -1,8 +1,8 @@
-"""Our own questions about what the log says: half messages, decisions, checks, life lines.
+"""Our own questions about the log: half messages, decisions, checks, life lines.
 
-A page ends after so many rows, or once enough of the log was passed or enough time has.  Its cursor
-is the log offset of the next frame and, if the page ended within one, how many of its rows were
-told.  What is settled of the log never changes, so pages fit together whenever they are asked for.
+A page ends at its limit of rows, of frames or of time. Its cursor is the log offset of the next
+frame and, if the page ended within that frame, the number of its rows that were returned. The
+durable part of the log never changes, so pages fit together whenever the caller asks for them.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ if TYPE_CHECKING:
     from escrowmq.transaction.names import Names
 
 FRAMES_MAX = 10_000
-"""Frames that one page of a life line reads."""
+"""Most frames that one page of a life line reads."""
 
 LOG_BYTES = 1024 * 1024
 LOG_BYTES_BESIDE = 256 * 1024
-"""Bytes of the log in one page, as they are; and while clients are sending."""
+"""Most raw bytes of the log in one page; the second limit is for while clients are sending."""
 
 FRAMES_MIN = 256
-"""Frames that one page of a list reads at least: many tell nothing."""
+"""Lowest limit of frames for one page of a list, because many frames yield no row."""
 
-# Texts, and the columns that need them.
+# Each list has its kinds of events and, by text field, the column that needs the text.
 _HALVES = List(frozenset((Kind.HELD, Kind.CARRIED)), {"transaction_id": "transaction_id"})
 _OPS = List(
     frozenset((Kind.COMMITTED, Kind.ROLLED_BACK)),
@@ -73,7 +73,7 @@ _CURSOR_PARTS = 2
 
 
 class _Page(msgspec.Struct, frozen=True):
-    """Events, and where to go on."""
+    """Events, and the cursor of the next page."""
 
     told: Told
     cursor: str | None
@@ -90,7 +90,7 @@ class OwnRecords:
         self._names = broker.store.core.names
 
     def handlers(self) -> Handlers:
-        """By request code."""
+        """Return the handlers by request code."""
         return own_questions(
             self._broker,
             {
@@ -105,23 +105,23 @@ class OwnRecords:
         )
 
     def halves(self, call: Call[LogRangeHeader]) -> None:
-        """Half messages, in the order of the log."""
+        """List half messages in log order."""
         self._list(call, _HALVES, self._half_columns)
 
     def ops(self, call: Call[LogRangeHeader]) -> None:
-        """Decisions, in the order of the log."""
+        """List decisions in log order."""
         self._list(call, _OPS, self._op_columns)
 
     def checks(self, call: Call[LogRangeHeader]) -> None:
-        """What happened to undecided transactions, in the order of the log."""
+        """List back-checks, answers, parkings and resumptions in log order."""
         self._list(call, _CHECKS, self._check_columns)
 
     def events(self, call: Call[LogRangeHeader]) -> None:
-        """All that happened, in the order of the log."""
+        """List all events in log order."""
         self._list(call, _EVENTS, self._event_columns)
 
     def read(self, call: Call[ReadLogHeader]) -> None:
-        """The log as it was written."""
+        """Read the log as it was written."""
         header, store = call.header, self._broker.store
         start, end = max(header.start, store.log.start), min(header.end, store.settled)
         data = memoryview(b"")
@@ -137,9 +137,9 @@ class OwnRecords:
         )
 
     def names(self, call: Call[PagedHeader]) -> None:
-        """What numbers in records stand for."""
+        """List the names that numbers in records stand for."""
         start = offset_cursor(call.header.cursor, 0)
-        # Queues and origins in turn, by their numbers: some may be deleted between two pages.
+        # Even places are queues, odd ones origins: a deletion between two pages shifts no place.
         names = self._names
         named: dict[int, NamedQueue | NamedOrigin] = {
             2 * one.id: one for one in names.queues.values()
@@ -169,7 +169,7 @@ class OwnRecords:
     def _page(
         self, call: Call[Any], start: int, end: int, listed: List, head: int | None = None
     ) -> _Page:
-        """The next events between these log offsets, of all transactions or of one."""
+        """Return the next events between these log offsets, of all transactions or of one."""
         limit = call.limit()
         start, skip = _cursor(call.header.cursor, max(start, 0))
         is_brief = call.is_beside_senders
@@ -261,7 +261,7 @@ class OwnRecords:
     # One transaction.
 
     def life_line(self, call: Call[TransactionHeader]) -> None:
-        """All that happened to a transaction."""
+        """List all events of one transaction."""
         broker, store = self._broker, self._broker.store
         half = named_half(broker, call.header.half_offset, call.header.transaction_id)
         head = true_head(store, half)
@@ -304,7 +304,7 @@ def _name(named: NamedQueue | NamedOrigin) -> tuple[object, ...]:
 
 
 def _told_of(event: Event, names: Names) -> tuple[str, str]:
-    """By whom, and what else there is to say."""
+    """Return who caused an event, and its details as text."""
     by, detail = event.by or "", event.detail or ""
     match event.kind:
         case Kind.HELD:
@@ -323,7 +323,7 @@ def _told_of(event: Event, names: Names) -> tuple[str, str]:
 
 
 def _cursor(cursor: str, start: int) -> tuple[int, int]:
-    """Where a page begins: a log offset, and how many rows of the frame there were told."""
+    """Return where a page begins: a log offset, and how many rows of its frame were returned."""
     if not cursor:
         return start, 0
     try:

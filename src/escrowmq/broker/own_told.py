@@ -1,7 +1,7 @@
-"""What a stretch of the log says, as the columns of a list.
+"""Events in a range of the log, as columns of a list.
 
-The commonest records come as columns already and stay so; the events of all others are put in
-their places between them.
+The most common records arrive as columns and stay columns. The events of all other records are
+merged with them in log order.
 """
 
 from __future__ import annotations
@@ -46,22 +46,22 @@ ANY = frozenset(Kind)
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """Events in the order of the log."""
+    """Events in log order."""
 
     numbers: Numbers
-    #: By name, as UTF-8.
+    #: By field name, as UTF-8.
     texts: dict[str, list[bytes | None]]
 
     def __len__(self) -> int:
         return len(self.numbers)
 
     def part(self, start: int, end: int) -> Told:
-        """Some of them."""
+        """Return the events in ``[start, end)``."""
         texts = {name: texts[start:end] for name, texts in self.texts.items()}
         return Told(self.numbers[start:end], texts)
 
     def of(self, head: int) -> Told:
-        """What happened to one transaction; its decision once, however many requests it had."""
+        """Return the events of one transaction; its decision once, for any number of requests."""
         numbers = self.numbers
         is_again = np.isin(numbers["kind"], _DECISIONS) & (numbers["first"] != head)
         is_its = (numbers["head"] == head) & (numbers["kind"] != int(Kind.CARRIED)) & ~is_again
@@ -70,7 +70,7 @@ class Told:
         return Told(numbers[places], texts)
 
     def events(self) -> Iterator[tuple[int, int, Event]]:
-        """One by one, with log offset and time."""
+        """Yield each event with its log offset and time."""
         for at, (log_offset, at_ms, kind, *numbers) in enumerate(self.numbers.tolist()):
             fields: dict[str, Any] = dict(zip(_OF_EVENTS[1:], numbers, strict=True))
             fields.update((name, _decoded(texts[at])) for name, texts in self.texts.items())
@@ -79,34 +79,34 @@ class Told:
     # Columns.
 
     def plain(self, name: str) -> Numbers:
-        """Numbers that every event here has."""
+        """Return a column of numbers that every event has."""
         column: Numbers = self.numbers[name]
         return column
 
     def sparse(self, name: str) -> Sparse:
-        """Numbers that some events here have."""
+        """Return a column of numbers that some events have."""
         return Sparse(self.numbers[name], self.numbers[name] == NOTHING)
 
     def text(self, name: str) -> Texts:
-        """Texts that some events here have."""
+        """Return a column of texts that some events have."""
         return Texts(self.texts[name])
 
     def either_text(self, name: str, other: str) -> Texts:
-        """The first of two texts that an event here has, or none of them."""
+        """Return a column with the first of two texts that is not empty, or an empty text."""
         pairs = zip(self.texts[name], self.texts[other], strict=True)
         return Texts([one or another or b"" for one, another in pairs])
 
     def state(self) -> Numbers:
-        """The state that was decided."""
+        """Return the decided states."""
         is_committed = self.numbers["kind"] == int(Kind.COMMITTED)
         return np.where(is_committed, int(State.COMMITTED), int(State.ROLLED_BACK))
 
     def event(self) -> Named:
-        """What happened."""
+        """Return the names of the kinds of events."""
         return Named(self.numbers["kind"], [kind.label for kind in Kind])
 
     def origin(self, names: Names) -> tuple[Named, Named]:
-        """Producer group and ledger."""
+        """Return the producer groups and ledgers."""
         numbers, seen = _named(self.numbers["origin"])
         named = [names.origins[number] for number in seen]
         return (
@@ -115,9 +115,9 @@ class Told:
         )
 
     def queue(self, names: Names) -> tuple[Named, Sparse]:
-        """Topic and queue id."""
+        """Return the topics and queue ids."""
         numbers, seen = _named(self.numbers["queue"])
-        # None of a queue that is gone: one of that name may be another.
+        # A deleted queue gets no name, because the name may belong to another queue now.
         named = [names.queues.get(number) for number in seen]
         queue_ids = np.array([-1, *(-1 if one is None else one.queue_id for one in named)])
         return (
@@ -127,7 +127,7 @@ class Told:
 
 
 def _named(numbers: Numbers) -> tuple[Numbers, list[int]]:
-    """Positions in a list of the names that occur, which starts with none; and their numbers."""
+    """Return positions in the list ``[None, *names]``, and the numbers of these names."""
     positions, seen = compact(np.maximum(numbers, -1) + 1)
     if seen and seen[0] == 0:
         return positions, [number - 1 for number in seen[1:]]
@@ -135,11 +135,11 @@ def _named(numbers: Numbers) -> tuple[Numbers, list[int]]:
 
 
 class List:
-    """A list of certain kinds of events."""
+    """A list of some kinds of events."""
 
     def __init__(self, kinds: frozenset[Kind], texts: Mapping[str, str]) -> None:
         self._kinds = kinds
-        #: By the column that needs it.
+        #: By text field, the column that needs it.
         self._texts = texts
         self.wanted = Wanted(
             halves=Kind.HELD in kinds,
@@ -150,12 +150,12 @@ class List:
         )
 
     def with_columns(self, columns: Collection[str]) -> List:
-        """The same list, without the texts that no column needs."""
+        """Return this list without the texts that no column needs."""
         texts = {name: column for name, column in self._texts.items() if column in columns}
         return List(self._kinds, texts)
 
     def tell(self, swept: Swept, store: Store) -> Told:
-        """What was swept."""
+        """Return the events of a sweep."""
         parts = [self._halves(lone) for lone in swept.halves]
         parts += [self._decisions(lone) for lone in swept.decisions]
         if Kind.VISIBLE in self._kinds:
@@ -249,7 +249,7 @@ class List:
         }
         if np.all(offsets[1:] >= offsets[:-1]):
             return Told(numbers, texts)
-        # Stable: what one frame says stays in its order.
+        # A stable sort keeps the order of events within a frame.
         order = np.argsort(offsets, kind="stable")
         places = order.tolist()
         for name, column in texts.items():
@@ -266,6 +266,6 @@ def _decoded(text: bytes | None) -> str | None:
 
 
 def _since(store: Store, log_offset: int) -> int:
-    """When the part of the log was begun that has this offset: what is lost is not older."""
+    """Return when the segment with this offset was begun: lost records in it are not older."""
     segments = (one for one in reversed(store.log.segments) if one.start <= log_offset)
     return next((one.first_at_ms for one in segments), 0)

@@ -1,4 +1,4 @@
-"""One transaction, as people name it: by any of its half messages, or by its id."""
+"""Finds a transaction by any of its half messages or by its id, and its rows."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from escrowmq.transaction.table import Half
 
 BY_HAND = " by hand: "
-"""Stands between who decided a transaction by hand, and why."""
+"""Separates the operator from the reason in the record of a decision by hand."""
 
 
 def named_half(broker: Broker, half_offset: int, transaction_id: str) -> Half:
-    """The half message that is meant; refused if nobody knows it."""
+    """Return the half message that the request names; refuse an unknown one."""
     if (half_offset < 0) == (not transaction_id):
         raise RequestRefused("transaction_unnamed", "give a half offset or an id, not both")
     if transaction_id:
@@ -38,7 +38,7 @@ def named_half(broker: Broker, half_offset: int, transaction_id: str) -> Half:
 
 
 def true_head(store: Store, half: Half) -> Half:
-    """The transaction's first half message, also once it is decided: the log knows it."""
+    """Return the transaction's first half message; the log has it even after the decision."""
     first = store.row(half.first)
     frame_at = first.location - HEAD_BYTES
     if frame_at < store.log.start or store.lost.hold(frame_at):
@@ -52,9 +52,9 @@ def true_head(store: Store, half: Half) -> Half:
 
 
 def message_ranges(store: Store, half: Half) -> tuple[list[tuple[int, int]], int]:
-    """Rows ``(first, count)`` of a transaction's half messages, and how many messages these are.
+    """Return rows ``(first, count)`` of a transaction's half messages, and their total number.
 
-    The record of a decision names all rows.  Once retention has deleted that record, only the rows
+    The record of a decision names all rows. Once retention has deleted that record, only the rows
     of the request that brought this half message are known.
     """
     if half.state in (State.COMMITTED, State.ROLLED_BACK):

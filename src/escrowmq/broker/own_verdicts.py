@@ -1,7 +1,7 @@
 """Verdicts of the pipeline, in bulk: each is obeyed on its own, and all are answered together.
 
-Nearly all of them end transactions of one message.  Those go through the writer by the column, a
-slice at a time, so that everybody else has a turn in between; what is left after that goes one by
+Nearly all of them end transactions of one message. Those go through the writer as columns, one
+slice at a time, so that other clients get their turn in between. The remaining verdicts go one by
 one.
 """
 
@@ -40,16 +40,16 @@ if TYPE_CHECKING:
 log = event_log(__name__)
 
 BY = "settle"
-"""Who decides by a verdict, if it does not say."""
+"""Recorded as the decider if the request names none."""
 SLICE_ROWS = 2_048
-"""Verdicts that are decided in one go: about a millisecond."""
+"""Verdicts that are decided in one step: about 1 ms."""
 
 _KINDS = tuple(VerdictKind)
 _COMMIT, _ROLLBACK = _KINDS.index(VerdictKind.COMMIT), _KINDS.index(VerdictKind.ROLLBACK)
 _OUTCOMES = tuple(VerdictOutcome)
 _NAMES = np.array([outcome.value for outcome in _OUTCOMES], dtype=object)
 _CODES = {outcome: code for code, outcome in enumerate(_OUTCOMES)}
-#: By the code of ``Ended``; what was left is not known yet.
+#: Outcomes by the code of ``Ended``; the outcome of a verdict that was left is not known yet.
 _OF_ENDED = np.array(
     [
         _CODES[VerdictOutcome.UNKNOWN if end is Ended.LEFT else VerdictOutcome(end.name.lower())]
@@ -66,11 +66,11 @@ class OwnVerdicts:
         self._broker = broker
 
     def handlers(self) -> Handlers:
-        """By request code."""
+        """Return the handlers by request code."""
         return own_handlers(self._broker, {OwnCode.OBEY_VERDICTS: self.obey})
 
     def obey(self, call: Call[ByHeader]) -> None:
-        """Do what each says; a request without any still says that the pipeline is there."""
+        """Obey each verdict; a request without verdicts still shows that the pipeline is there."""
         obeying = _Obeying(self._broker, call, call.columns(VerdictRow))
         self._broker.vitals.verdict_at_ms = self._broker.clock.monotonic_ms()
         obeying.start()
@@ -92,12 +92,12 @@ class _Obeying:
         endings = np.flatnonzero(is_ending)
         self._slices = [endings[at : at + SLICE_ROWS] for at in range(0, len(endings), SLICE_ROWS)]
         self._others = np.flatnonzero(~is_ending)
-        #: Only those that are parked have one.
+        #: Only verdicts that park have a reason.
         self._reasons = rows.values("reason") if len(self._others) else []
         self._outcomes = np.zeros(len(rows), dtype=np.uint8)
         lineage, header = broker.store.core.lineage, call.header
         if header.epoch and not lineage.holds(header.epoch, header.log_end):
-            # The facts were of another history: no verdict says anything about this one.
+            # The facts are from another history, so no verdict applies to this one.
             self._slices, self._others = [], self._others[:0]
             self._outcomes[:] = _CODES[VerdictOutcome.STALE]
 
@@ -113,7 +113,7 @@ class _Obeying:
             )
 
     def start(self) -> None:
-        """Begin with those that can be decided together."""
+        """Start with the verdicts that can be decided together."""
         self._call.request.connection.owe()
         commands = [
             Verdicts(

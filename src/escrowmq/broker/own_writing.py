@@ -1,7 +1,7 @@
-"""Our own requests that change something: messages, half messages and decisions in bulk.
+"""Our own write requests: messages, half messages and decisions in bulk.
 
-Each goes through the writer, so nothing is answered before it is durable.  The rows of one request
-share its batches.
+Each goes through the writer, so nothing is answered before it is durable. The rows of one request
+share batches.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from escrowmq.protocol.own_sink_headers import DecideBatchHeader
 
 _RESOLUTIONS = {resolution.value: resolution for resolution in Resolution}
-#: What a refusal says of a decision that was made before.
+#: By error code of a refusal, the decision that was made before.
 _DECIDED = {"already_committed": "committed", "already_rolled_back": "rolled_back"}
 
 
@@ -55,7 +55,7 @@ class OwnWriting:
         self._broker = broker
 
     def handlers(self) -> Handlers:
-        """By request code."""
+        """Return the handlers by request code."""
         return own_handlers(
             self._broker,
             {
@@ -111,10 +111,10 @@ class OwnWriting:
         self._broker.submit(call.request, command, held)
 
     def hold_many(self, call: Call[HoldManyHeader]) -> None:
-        """Hold many transactions; what is wrong with one does not hinder the others."""
+        """Hold many transactions; an error in one does not affect the others."""
         header = call.header
         commands: list[Prepare] = []
-        #: In the order of the request: what is wrong with a transaction, or None.
+        #: By transaction id, in request order: why it is refused, or None.
         refusals: dict[str, RequestRefused | None] = {}
         for transaction_id, rows in groupby(call.rows(SentInRow), _transaction_id):
             if transaction_id in refusals:
@@ -186,7 +186,7 @@ class OwnWriting:
         self._broker.submit(call.request, Append(messages=tuple(messages)), stored)
 
     def _many_halves(self, call: Call[HoldHeader]) -> MessageColumns | None:
-        """The messages by the column; None if they are not of the usual kind."""
+        """Return the messages as columns; None if they must be made one by one."""
         header, maker = call.header, self._broker.messages
         if len(self._broker.store_host) != IPV4_HOST_BYTES:
             return None
@@ -210,9 +210,9 @@ class OwnWriting:
         number: int,
         rows: Iterable[SentRow | SentInRow],
     ) -> tuple[tuple[Message, ...], int | None]:
-        """The half messages, and the age before their first back-check.
+        """Return the half messages, and the age at which their first back-check is due.
 
-        A message may choose that age by a property, as with stock clients; the longest counts.
+        A message may set that age by a property, as with stock clients; the highest age counts.
         """
         now_ms = self._broker.clock.now_ms()
         maker = self._broker.messages
@@ -220,7 +220,7 @@ class OwnWriting:
         marks = half_marks(group)
         messages = []
         chosen_ms: list[int] = []
-        # The same request sent again must mean the same queues.
+        # A retry of the same request must choose the same queues.
         for turn, row in enumerate(rows, crc32(transaction_id.encode()) + number):
             properties = join_properties(row.properties.encode(), marks)
             facts = read_sent_facts(properties)
@@ -299,12 +299,12 @@ class OwnWriting:
 
 
 def half_marks(group: str) -> bytes:
-    """What makes a half message of a message: of pairs with one name the last one holds."""
+    """Return the properties that mark a half message; the last pair with a name counts."""
     return format_properties({TRAN_MSG: "true", PGROUP: group})
 
 
 def queue_ids(messages: tuple[Message, ...] | MessageColumns) -> Collection[int]:
-    """The queue of each."""
+    """Return the queue id of each message."""
     if isinstance(messages, tuple):
         return [message.queue_id for message in messages]
     of_queues = [queue.queue_id for queue in messages.queues]
@@ -312,7 +312,7 @@ def queue_ids(messages: tuple[Message, ...] | MessageColumns) -> Collection[int]
 
 
 def resolution_of(text: str) -> Resolution:
-    """The resolution that a request names."""
+    """Return the resolution that a request names."""
     resolution = _RESOLUTIONS.get(text)
     if resolution is None:
         raise RequestRefused(
@@ -326,7 +326,7 @@ def _transaction_id(row: SentInRow) -> str:
 
 
 def _error(end: Decision | BaseException) -> EscrowError | None:
-    """What was wrong, if anything was."""
+    """Return the error of a command, or None."""
     if isinstance(end, Decision):
         return end.refused
     assert isinstance(end, EscrowError), end
@@ -344,7 +344,7 @@ def _held(transaction_id: str, end: Decision | BaseException) -> Sequence[object
 
 
 def _decided(command: End, end: Decision | BaseException) -> Sequence[object]:
-    """The truth about one transaction."""
+    """Return the answer row with the decision that stands for one transaction."""
     half_offset, error = command.half_offset, _error(end)
     if error is not None:
         truth = _DECIDED.get(error.code)
@@ -354,7 +354,7 @@ def _decided(command: End, end: Decision | BaseException) -> Sequence[object]:
     assert isinstance(end, Decision)
     settled = end.reply
     if not isinstance(settled, Settled):
-        # Not known: nothing was decided.
+        # The resolution was ``UNKNOWN``, so nothing was decided.
         return half_offset, None, None, None, False, None, None
     truth = settled.state.label
     return half_offset, truth, settled.by, settled.at_ms, settled.repeated, None, None

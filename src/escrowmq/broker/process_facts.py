@@ -1,4 +1,4 @@
-"""What the system says of this process, under the names that Prometheus's own libraries use."""
+"""Process metrics of the operating system, under the names that Prometheus's libraries use."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _PROC = Path("/proc/self")
 
 
 def process_facts() -> dict[Metric, float]:
-    """Memory, processor time and open files; what the system does not tell is left out."""
+    """Return memory, CPU time and open files; what the system does not report is left out."""
     facts: dict[Metric, float] = {table.MEMORY: _memory_bytes(), table.CPU: time.process_time()}
     with suppress(OSError), os.scandir(_PROC / "fd") as files:
-        # One of them is for the look itself.
+        # One of them is the scan's own file descriptor.
         facts[table.FILES] = sum(1 for _ in files) - 1
     return facts
 
@@ -27,5 +27,5 @@ def _memory_bytes() -> int:
     with suppress(OSError, ValueError, IndexError):
         pages = int((_PROC / "statm").read_text(encoding="ascii").split()[1])
         return pages * resource.getpagesize()
-    # Elsewhere only the most that it ever was is known.
+    # Without /proc, the system reports only the peak.
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

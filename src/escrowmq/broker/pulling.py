@@ -1,8 +1,9 @@
-"""Messages to consumers: PULL_MESSAGE, answered at once or when there is something to tell.
+"""Delivery to consumers: PULL_MESSAGE, answered at once or after a long poll.
 
-A pull that finds nothing may wait.  It is tried again when its queue grows, and answered without a
-message when its time is up.  It keeps nothing of its frame but the number to answer with, and goes
-with its connection.  When a queue grows that very many wait for, they are tried a few at a time.
+A pull that finds nothing may wait. The broker tries it again when its queue grows, and answers it
+without a message when its time is up. A waiting pull keeps only what the answer needs of its frame,
+and is dropped with its connection. If very many pulls wait for a queue that grows, the broker tries
+them a few at a time.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ if TYPE_CHECKING:
 PULLED_MAX = 1_024
 PULLED_BYTES_MAX = 256 * 1024
 WAIT_MS_MAX = 60_000
-#: Pulls that wait, and those of one connection; one too many is answered at once.
+#: Most waiting pulls, in all and of one connection; a pull beyond them is answered at once.
 WAITING_MAX = 100_000
 CONNECTION_WAITING_MAX = 16_384
-#: How exactly a wait ends.
+#: Precision of the timeouts of waiting pulls.
 TICKS_PER_S = 20
-#: How long waiting pulls are tried before the loop may do something else.
+#: How long waiting pulls are tried before the event loop may do other work.
 TRY_S = 0.002
 
 _CODES = {
@@ -63,28 +64,28 @@ class Waiting:
     request: Request
     header: PullHeader
     wanted: TagFilter
-    #: Where what it is given is counted.
+    #: Counts the messages that it is given.
     out: Out
-    #: Where it is noted how far its group is.
+    #: Holds how far its group has come.
     reached: Reached
     group: str
-    #: Up to here nothing was found.
+    #: Nothing was found before this offset.
     offset: int
-    #: Its group was paused when it came: nobody has checked its offset against the store's history.
+    #: Its group was paused when it came, so its offset was not checked against the store's history.
     is_paused: bool = False
-    #: Its topic was deleted, and may have been made again since.
+    #: Its topic was deleted, and may have been created again since.
     is_topic_gone: bool = False
-    #: When to give up, and whether that has come.
+    #: The tick at which it times out, and whether that has come.
     tick: int = 0
     is_over: bool = False
 
     @property
     def queue(self) -> Queue:
-        """What it waits for."""
+        """The queue that it waits for."""
         return self.header.topic, self.header.queue_id
 
 
-#: In the order in which they came.
+#: In order of arrival.
 Waitings = dict[Waiting, None]
 
 
@@ -93,20 +94,20 @@ class Pulling:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        #: Everyone who waits is in each of these once.
+        #: Each waiting pull is in each of these once.
         self._by_queue: dict[Queue, Waitings] = {}
         self._by_tick: dict[int, Waitings] = {}
         self._by_connection: dict[Connection, Waitings] = {}
         self.waiting = 0
-        """How many pulls wait."""
+        """Number of waiting pulls."""
         self._last_tick = _tick_at(0)
-        #: Those whose queue has grown.
+        #: Pulls to try again, for example because their queue grew or their time is up.
         self._to_try: deque[Waiting] = deque()
-        #: How far the log was when the views were looked at.
+        #: Durable end of the log when the views were last looked at.
         self._looked_at = 0
 
     def handlers(self) -> Handlers:
-        """By request code."""
+        """Return the handlers by request code."""
         return {
             RequestCode.PULL_MESSAGE: self.pull,
             RequestCode.LITE_PULL_MESSAGE: self.pull,
@@ -141,7 +142,7 @@ class Pulling:
             _answer(request, pulled, out, header.queue_id)
 
     def _moved(self, request: Request, header: PullHeader) -> Pulled | None:
-        """The answer to somebody who comes from another history of the store."""
+        """Return the answer to a consumer from another history of the store, or None."""
         broker, offset = self._broker, header.queue_offset
         base = broker.reach.base_if_foreign(
             request.connection, header.consumer_group, header.topic, header.queue_id, offset
@@ -194,17 +195,17 @@ class Pulling:
             codes=wanted.codes,
         )
         if pulled.status is Status.NO_SUCH_QUEUE:
-            # Nothing was ever sent to it.
+            # No message was ever sent to the queue.
             return Pulled(status=Status.BEYOND_END if offset else Status.NOTHING_NEW)
         return pulled
 
     def _nothing(self, header: PullHeader, offset: int) -> Pulled:
-        """The answer to a group that is paused: no message, and no other offset."""
+        """Return the answer to a paused group: no message, and the same offset."""
         queue = self._broker.queues.get(header.topic, header.queue_id)
         start, end = (0, 0) if queue is None else (queue.start, queue.end)
         return Pulled(status=Status.NOTHING_NEW, next_offset=offset, start=start, end=end)
 
-    # Those that wait.
+    # Waiting pulls.
 
     def _has_room(self, connection: Connection) -> bool:
         of_one = len(self._by_connection.get(connection, ()))
@@ -219,9 +220,9 @@ class Pulling:
         reached: Reached,
         offset: int,
     ) -> None:
-        # A frame may have megabytes that nobody needs again.
+        # A frame may have megabytes that are not needed again.
         request.frame = msgspec.structs.replace(request.frame, ext={}, body=b"", remark="")
-        # The name is the key under which the group is counted: waiting pulls share one text.
+        # Waiting pulls of a group share one string for its name.
         group = sys.intern(header.consumer_group)
         header = msgspec.structs.replace(header, consumer_group="", subscription="")
         request.has_waited = True
@@ -240,12 +241,12 @@ class Pulling:
         self.waiting -= 1
 
     def drop(self, connection: Connection) -> None:
-        """A connection is closed."""
+        """Drop the pulls of a closed connection."""
         for waiting in list(self._by_connection.get(connection, ())):
             self._remove(waiting)
 
     def forget(self, topic: str) -> None:
-        """A topic is gone: answer those who wait for its queues, a few at a time."""
+        """Answer the pulls that wait for a deleted topic, a few at a time."""
         was_idle = not self._to_try
         for queue, waitings in self._by_queue.items():
             if queue[0] == topic:
@@ -256,7 +257,7 @@ class Pulling:
             self._try()
 
     def resumed(self, group: str) -> None:
-        """A group is served again: try those of its pulls that wait."""
+        """Try the waiting pulls of a group that is served again."""
         was_idle = not self._to_try
         for waitings in self._by_queue.values():
             self._to_try.extend(waiting for waiting in waitings if waiting.group == group)
@@ -264,7 +265,7 @@ class Pulling:
             self._try()
 
     def grown(self, numbers: Iterable[int]) -> None:
-        """These queues have new messages."""
+        """Try the pulls that wait for these queues, which have new messages."""
         was_idle = not self._to_try
         for number in numbers:
             queue = self._broker.store.queues[number]
@@ -273,7 +274,7 @@ class Pulling:
             self._try()
 
     def look_at_views(self) -> None:
-        """Views may have new messages without a queue that has grown."""
+        """Try the pulls of views if the log grew: views have no queue that reports growth."""
         settled = self._broker.store.settled
         if settled == self._looked_at:
             return
@@ -289,22 +290,22 @@ class Pulling:
         until = loop.time() + TRY_S
         while self._to_try:
             waiting = self._to_try.popleft()
-            # It may have been answered since, or its connection is gone.
+            # The pull may have been answered since, or its connection closed.
             if waiting in self._by_queue.get(waiting.queue, ()):
                 self._finish(waiting)
             if loop.time() > until and self._to_try:
-                # What was answered goes out before more is.
+                # The event loop sends these answers before more are made.
                 loop.call_soon(self._try)
                 return
 
     def _finish(self, waiting: Waiting) -> None:
-        """Answer a pull that waited, unless it may wait on."""
+        """Answer a waiting pull, unless it may continue to wait."""
         may_wait = not waiting.is_over
         try:
             _refuse_if_gone(waiting)
             is_paused = waiting.group in self._broker.groups.paused
             if is_paused or waiting.is_paused:
-                # One that came while its group was paused is answered, and comes again.
+                # A pull that came during the pause is answered after it; the client pulls again.
                 may_wait = may_wait and is_paused
                 pulled = self._nothing(waiting.header, waiting.offset)
             else:
@@ -321,12 +322,12 @@ class Pulling:
         self._remove(waiting)
 
     def give_up(self) -> None:
-        """Answer those whose time is up, a few at a time."""
+        """Answer the pulls whose time is up, a few at a time."""
         was_idle = not self._to_try
         tick = _tick_at(0)
         for due in range(self._last_tick, tick + 1):
             for waiting in self._by_tick.get(due, ()):
-                # Those of the last tick are still here if there are very many.
+                # Pulls of the last tick are still here if there are very many.
                 if not waiting.is_over:
                     waiting.is_over = True
                     self._to_try.append(waiting)
@@ -336,7 +337,7 @@ class Pulling:
 
 
 def _tick_at(seconds: float) -> int:
-    """The number of the tick in so many seconds."""
+    """Return the number of the tick this many seconds from now."""
     return int((asyncio.get_running_loop().time() + seconds) * TICKS_PER_S)
 
 
@@ -353,7 +354,7 @@ def _refuse_if_gone(waiting: Waiting) -> None:
 
 
 def check_expression_type(kind: str) -> None:
-    """Refuse subscriptions that are not by tags."""
+    """Refuse subscriptions that do not filter by tags."""
     if kind not in ("", EXPRESSION_TAG):
         raise RequestRefused("filter_unsupported", "subscribe by tags", kind=kind)
 

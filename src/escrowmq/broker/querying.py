@@ -1,4 +1,4 @@
-"""Looking for single messages: by key, and by id."""
+"""Finds single messages by key or by id."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class Querying:
         self._broker = broker
 
     def handlers(self) -> Handlers:
-        """By request code."""
+        """Return the handlers by request code."""
         return {
             RequestCode.QUERY_MESSAGE: self.query,
             RequestCode.VIEW_MESSAGE_BY_ID: self.view,
         }
 
     def query(self, request: Request) -> None:
-        """Visible messages with a key, newest first."""
+        """Answer with visible messages that have a key, newest first."""
         header = request.header(QueryMessageHeader)
         found = self._broker.reader.find(
             header.topic,
@@ -51,7 +51,7 @@ class Querying:
         request.answer(code, header=fields, body=b"".join(found))
 
     def view(self, request: Request) -> None:
-        """The message at a log offset; one that is not decided as it is on the half topic."""
+        """Answer with the message at a log offset; an invisible one looks as on the half topic."""
         header = request.header(ViewMessageHeader)
         located = self._broker.reader.at(header.log_offset)
         if located is None:

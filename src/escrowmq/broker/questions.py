@@ -1,4 +1,4 @@
-"""Questions to the store, which wait to be answered between two batches."""
+"""Queue of questions to the store, which the writer answers between two batches."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Callable
 from time import perf_counter
 
 REST = 9
-"""While somebody is sending, the next question waits so many times as long as the last one took."""
+"""While clients are sending, each question waits this many times as long as the last one took."""
 
 
 class Questions:
-    """In the order in which they were asked.  Belongs to one event loop."""
+    """Questions in order of arrival. Use it from one event loop only."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, go_on: Callable[[], None]) -> None:
         self._loop = loop
-        #: To be called after a rest.
+        #: Called after a rest.
         self._go_on = go_on
         self._waiting: deque[Callable[[], None]] = deque()
         self._rests_until = 0.0
@@ -27,15 +27,15 @@ class Questions:
 
     @property
     def are_ready(self) -> bool:
-        """Whether one may be answered."""
+        """Whether a question may be answered now."""
         return bool(self._waiting) and not self._is_resting
 
     def put(self, question: Callable[[], None]) -> None:
-        """Have it asked when its turn comes."""
+        """Add a question at the end of the queue."""
         self._waiting.append(question)
 
     def answer_one(self, *, is_beside_senders: bool) -> None:
-        """Answer the first, or rest before it."""
+        """Answer the first question, or rest before it."""
         if is_beside_senders and self._loop.time() < self._rests_until:
             self._is_resting = True
             self._loop.call_at(self._rests_until, self._end_rest)
@@ -45,7 +45,7 @@ class Questions:
         self._rests_until = self._loop.time() + REST * (perf_counter() - began)
 
     def answer_all(self) -> None:
-        """Answer all that wait, at once."""
+        """Answer all waiting questions at once."""
         while self._waiting:
             self._waiting.popleft()()
 

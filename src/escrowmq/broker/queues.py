@@ -1,6 +1,6 @@
-"""Every queue that can be read: ordinary ones, and the views that are the system's topics.
+"""All queues that can be read: ordinary ones, and the views behind the system topics.
 
-Whoever asks for offsets, times or messages asks here and need not know which of them it is.
+Callers get offsets, times and messages here and need not know which kind a queue is.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Queue(Protocol):
-    """What can be asked of any queue, a view or not."""
+    """Interface of every queue, a view or not."""
 
     @property
     def start(self) -> int:
@@ -28,15 +28,15 @@ class Queue(Protocol):
 
     @property
     def end(self) -> int:
-        """Where the next message will be, or after it."""
+        """The next message will have this offset or a higher one."""
         ...
 
     def offset_at(self, visible_at_ms: int) -> int:
-        """The first message visible at or after this time, or one before it."""
+        """Return the offset of the first message visible at or after this time, or a lower one."""
         ...
 
     def at_ms(self, offset: int) -> int:
-        """When what is at this offset became visible; 0 if nobody can tell."""
+        """Return when the message at this offset became visible; 0 if that is unknown."""
         ...
 
 
@@ -52,15 +52,15 @@ class PlainQueue(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Where the next message will be."""
+        """The offset of the next message."""
         return self.queue.end
 
     def offset_at(self, visible_at_ms: int) -> int:
-        """The first message visible at or after this time."""
+        """Return the offset of the first message visible at or after this time."""
         return self.queue.offset_at(visible_at_ms)
 
     def at_ms(self, offset: int) -> int:
-        """When this message became visible."""
+        """Return when this message became visible; 0 if there is none."""
         is_there = self.start <= offset < self.end
         return self.queue.entries(offset, 1)[0].visible_at_ms if is_there else 0
 
@@ -71,12 +71,12 @@ class View(Queue, Protocol):
     def pull(
         self, offset: int, *, count_max: int, bytes_max: int, codes: Container[int] | None
     ) -> Pulled:
-        """Messages from this offset on; with ``codes``, only those with such tags."""
+        """Return messages from this offset on; with ``codes``, only those with such tags."""
         ...
 
 
 class Queues:
-    """Every queue that can be read, by topic and queue id."""
+    """All queues that can be read, by topic and queue id."""
 
     def __init__(self, store: Store, reader: Reader, store_host: bytes) -> None:
         self._store = store
@@ -89,7 +89,7 @@ class Queues:
         }
 
     def get(self, topic: str, queue_id: int) -> Queue | None:
-        """The queue, if anything was ever sent to it."""
+        """Return the queue; None if no message was ever sent to it."""
         view = self.views.get(topic)
         if view is not None:
             return view if queue_id == 0 else None
@@ -97,7 +97,7 @@ class Queues:
         return None if queue is None else PlainQueue(queue)
 
     def bounds(self) -> dict[tuple[str, int], tuple[int, int]]:
-        """Start and end of every queue there is, by topic and queue id."""
+        """Return start and end of every queue, by topic and queue id."""
         plain = {
             (one.topic, one.queue_id): (one.start, one.end) for one in self._store.queues.values()
         }
@@ -113,7 +113,7 @@ class Queues:
         bytes_max: int,
         codes: Container[int] | None,
     ) -> Pulled:
-        """Messages from this queue offset on; with ``codes``, only those with such tags."""
+        """Return messages from this offset on; with ``codes``, only those with such tags."""
         view = self.views.get(topic)
         if view is None:
             return self._reader.pull(

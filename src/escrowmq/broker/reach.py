@@ -1,15 +1,16 @@
-"""How far a consumer can have come in this history of the store.
+"""Detects consumer offsets that come from another history of the store.
 
-A broker that was restored gives queue offsets again that another history has used.  RocketMQ's
-clients say no history, so it is told by the offset: whatever is above a queue's end at the broker's
-start, and was neither given to the group nor told since, comes from another history.  Such a
-consumer goes on at that end, where the new messages begin.
+A restored broker assigns queue offsets again that another history has used. RocketMQ's clients do
+not name their history, so the broker tells it from the offset: an offset above the queue's end at
+the broker's start comes from another history, unless the broker has given or told it since, or the
+group has committed it. Such a consumer continues at that end, where the new messages begin.
 
-Only a store in its first epoch has no other history.  Tools of RocketMQ's look wherever they like.
+Only a store in its first epoch has no other history. RocketMQ's tools may read at any offset.
 
-A topic that was deleted and made again is like a fork at offset 0: consumers of the deleted one may
-still run, with offsets of its queues.  Of them nobody is believed who was not given or told it in
-this incarnation; they go on where their group has come to in it, or at 0.
+A topic that was deleted and created again is like a fork at offset 0: consumers of the deleted one
+may still run with its offsets. The broker accepts only offsets that it has given or told, or that
+were committed, in this incarnation. Other consumers continue at their group's offset in this
+incarnation, or at 0.
 """
 
 from __future__ import annotations
@@ -27,33 +28,33 @@ if TYPE_CHECKING:
     from escrowmq.transaction.catalog import KeptTopic
 
 PAIRS_MAX = 100_000
-"""Pairs of group and topic that are remembered; a group beyond them is believed."""
+"""Most pairs of group and topic that are remembered; the offsets of others are accepted."""
 
 TOLD_MAX = 10_000
-"""Queues whose end a connection remembers to have asked for."""
+"""Most queues for which a connection remembers the highest offset it was told."""
 
 Reached = dict[int, int]
-"""By queue, the highest offset that a group has come to."""
+"""By queue id, the highest offset that a group has come to."""
 
 
 class Reach:
-    """What consumers were given and told since the start."""
+    """Offsets that consumers were given and told since the broker's start."""
 
     def __init__(
         self, store: Store, meta: Meta, broadcasts: Callable[[str], bool] = lambda _: False
     ) -> None:
-        #: Whether members of a group keep their offsets themselves.
+        #: Whether members of a group keep their own offsets.
         self._broadcasts = broadcasts
         self._meta = meta
         self._catalog = store.catalog
-        #: There is no other history.
+        #: Whether the store is in its first epoch and has no other history.
         self._is_first = store.core.lineage.epochs[-1].log_offset == 0
-        #: The ends of queues at the start; those that came later began at 0.
+        #: The ends of queues at the broker's start; queues that came later began at 0.
         self._bases = {(one.topic, one.queue_id): one.end for one in store.queues.values()}
         self._reached: dict[tuple[str, str], Reached] = {}
 
     def of(self, group: str, topic: str) -> Reached:
-        """Where to note how far a group is."""
+        """Return the mapping that holds how far a group has come."""
         key = (group, topic)
         reached = self._reached.get(key)
         if reached is None:
@@ -65,7 +66,7 @@ class Reach:
     def base_if_foreign(
         self, connection: Connection, group: str, topic: str, queue_id: int, offset: int
     ) -> int | None:
-        """Where somebody goes on who comes from another history; None for one of this history."""
+        """Return where a consumer from another history continues; None for one of this history."""
         kept = self._catalog.topics.get(topic)
         is_remade = kept is not None and kept.is_remade
         if self._is_first and not is_remade:
@@ -73,7 +74,7 @@ class Reach:
         base = self._bases.get((topic, queue_id), 0)
         committed = self._meta.offsets.get((group, topic, queue_id), 0)
         if is_remade and not self._broadcasts(group):
-            # An offset from before the start may be of the deleted one, however long this one is.
+            # An offset from before the start may be of the deleted topic, whatever this one's end.
             base = 0
         if offset <= base:
             return None
@@ -91,7 +92,7 @@ class Reach:
         return committed if is_remade else base
 
     def forget(self, *, topic: str = "", group: str = "") -> None:
-        """A topic or a group is gone."""
+        """Forget a deleted topic or group."""
         for key in [
             key for key in self._reached if group in ("", key[0]) and topic in ("", key[1])
         ]:
@@ -101,7 +102,7 @@ class Reach:
                 del self._bases[queue]
 
     def tell(self, connection: Connection, topic: str, queue_id: int, offset: int) -> None:
-        """Somebody is told an offset, and may go there."""
+        """Note that a client is told an offset, so that it may use it."""
         told = connection.told
         if len(told) >= TOLD_MAX:
             told.clear()
@@ -110,11 +111,11 @@ class Reach:
 
 
 def born_of(kept: KeptTopic | None) -> int:
-    """Which incarnation of a topic it is."""
+    """Return the number of a topic's incarnation; 0 for a topic that is not in the catalog."""
     return 0 if kept is None else kept.born
 
 
 def note(reached: Reached, queue_id: int, offset: int) -> None:
-    """A group has come to this offset."""
+    """Note that a group has come to this offset."""
     if offset > reached.get(queue_id, 0):
         reached[queue_id] = offset

@@ -1,4 +1,4 @@
-"""Questions that only a consumer can answer: passed on to it, and its answer passed back."""
+"""Forwards questions that only a consumer can answer, and returns its answer."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ class Relaying:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        #: By the number of our request; the oldest first.
+        #: By the number of our request, oldest first.
         self._asked: dict[int, _Asked] = {}
 
     def handlers(self) -> Handlers:
-        """By request code."""
+        """Return the handlers by request code."""
         return {
             RequestCode.GET_CONSUMER_RUNNING_INFO: self.running_info,
             RequestCode.CONSUME_MESSAGE_DIRECTLY: self.consume_directly,
         }
 
     def running_info(self, request: Request) -> None:
-        """What a consumer says of itself."""
+        """Ask a consumer for its own status."""
         header = request.header(RunningInfoHeader)
         self._ask(request, header, header.consumer_group, header.client_id, b"")
 
     def consume_directly(self, request: Request) -> None:
-        """Let a consumer handle one message now, out of its turn."""
+        """Have a consumer handle one message now, out of order."""
         header = request.header(ConsumeDirectlyHeader)
         _, log_offset = parse_offset_message_id(header.offset_message_id)
         located = self._broker.reader.at(log_offset)
@@ -81,14 +81,14 @@ class Relaying:
         member.connection.send(encode_request(request.frame.code, opaque, header=header, body=body))
 
     def answered(self, connection: Connection, frame: Frame) -> None:
-        """A consumer answers, or somebody says what nobody asked for."""
+        """Return a consumer's answer; ignore one that no question is waiting for."""
         asked = self._asked.get(frame.opaque)
         if asked is not None and asked.consumer is connection:
             del self._asked[frame.opaque]
             asked.request.answer(frame.code, remark=frame.remark, body=frame.body)
 
     def give_up(self) -> None:
-        """Tell those who asked in vain."""
+        """Answer the requests whose consumer timed out or disconnected."""
         now = asyncio.get_running_loop().time()
         for opaque, asked in list(self._asked.items()):
             if asked.until <= now or not asked.consumer.is_open:

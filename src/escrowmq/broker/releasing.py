@@ -1,8 +1,8 @@
-"""Makes delayed messages visible when their time has come, in the order of their times.
+"""Makes delayed messages visible when they are due, in the order of their due times.
 
-A backlog of overdue messages, as after a long stop, leaves in slices, one after the other.  Between
-two slices the event loop serves everybody else.  Old messages are copied; another thread reads them
-first, so that the event loop finds them in memory and does not wait for the disk.
+A backlog of overdue messages, as after a long stop, is released slice by slice. Between two slices
+the event loop serves other clients. Old messages are copied; another thread reads them first, so
+that the event loop finds them in memory and does not wait for the disk.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ COPY_COST = 4
 """A message that must be copied takes as long as this many that need not be."""
 
 COPIED_REQUEST_COST = 16
-"""The same of a request with half messages, or with several messages, which has its own frame."""
+"""Extra cost of copying a request of half messages or several messages, which has its own frame."""
 
 COPY_COST_BYTES = 16_384
 """Bytes of a copied message that take as long as one message that is not copied."""
 
 
 class Releasing:
-    """Belongs to one broker."""
+    """Releases the due messages of one broker."""
 
     def __init__(self, store: Store, writer: Writer, clock: StoreClock) -> None:
         self._store = store
@@ -53,12 +53,12 @@ class Releasing:
         self._rows_max = SLICE_ROWS_MAX
 
     async def release_due(self) -> None:
-        """Make everything visible whose time has come."""
+        """Make all due messages visible."""
         async with self._working:
             while rows := await self._next_slice():
                 decision = await self._writer.submit(Release(half_offsets=tuple(rows)))
                 if not decision.records:
-                    # Another command settled these rows meanwhile: look again at the next tick.
+                    # Another command changed these rows meanwhile: look again at the next tick.
                     return
 
     async def _next_slice(self) -> list[int]:
@@ -75,12 +75,12 @@ class Releasing:
     def _read_ahead(self, halves: list[Half]) -> None:
         """Bring these messages into memory; runs in another thread."""
         for half in halves:
-            # Retention may delete the segment meanwhile: then the message has moved.
+            # Retention may delete the segment meanwhile, and has carried the message forward.
             with suppress(OSError, StoreCorrupt):
                 self._store.log.peek(half.location, half.size)
 
     def _affordable(self, rows: list[int], now_ms: int) -> tuple[list[int], list[Half]]:
-        """As many of these rows as one slice has time for, at least one, and which are copied."""
+        """Return as many of these rows as fit one slice, at least one, and which need a copy."""
         core = self._store.core
         held = self._store.table.columns(np.array(rows, dtype=np.int64))
         is_fresh = held.is_here & (now_ms - held.stored_at_ms < core.copy_after_ms)
@@ -93,7 +93,7 @@ class Releasing:
                 half = core.row(rows[index])
                 if is_stale(core, half, now_ms):
                     copied.append(half)
-                    # A copy takes all of its request along.
+                    # A copy includes the whole request.
                     if half.first not in requests:
                         requests.add(half.first)
                         cost += _copy_cost(core, half)
@@ -103,7 +103,7 @@ class Releasing:
 
 
 def _copy_cost(core: Transactions, half: Half) -> int:
-    """About what it costs to copy the request of a row."""
+    """Return the approximate cost of copying the request of a row."""
     row_cost = COPY_COST + half.size // COPY_COST_BYTES
     if is_alone(half):
         return row_cost

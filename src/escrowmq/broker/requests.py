@@ -23,7 +23,7 @@ log = event_log(__name__)
 
 HeaderT = TypeVar("HeaderT", bound=Header)
 
-#: How RocketMQ's clients understand our refusals; any other is a SYSTEM_ERROR to them.
+#: RocketMQ's response codes for our refusals; ``_code_of`` gives the code for any other.
 RESPONSE_CODES: dict[str, ResponseCode] = {
     "batch_illegal": ResponseCode.MESSAGE_ILLEGAL,
     "body_too_large": ResponseCode.MESSAGE_ILLEGAL,
@@ -58,13 +58,13 @@ class Request:
     def __init__(self, connection: Connection, frame: Frame, rpcs: Rpcs) -> None:
         self.connection = connection
         self.frame = frame
-        #: It was not answered at once because there was nothing to tell.
+        #: Whether it waited in a long poll.
         self.has_waited = False
         self._rpcs = rpcs
         self._began = perf_counter()
 
     def header(self, kind: type[HeaderT]) -> HeaderT:
-        """Its fields."""
+        """Decode the fields of its header."""
         return read_header(kind, self.frame.ext)
 
     def answer(
@@ -75,7 +75,7 @@ class Request:
         remark: str = "",
         body: bytes = b"",
     ) -> None:
-        """Answer it, unless nobody waits for that."""
+        """Answer it, unless it is one-way."""
         self.note(code)
         if not self.frame.is_one_way:
             self.connection.send(
@@ -91,7 +91,7 @@ class Request:
             self.connection.send(b"".join((head, *parts)))
 
     def note(self, code: int) -> None:
-        """Count it as answered so; who sends an answer by another way calls this."""
+        """Count it as answered with this code; for callers that send the answer themselves."""
         frame = self.frame
         flags = LONG_POLL if self.has_waited else 0
         if frame.is_one_way:
@@ -99,7 +99,7 @@ class Request:
         self._rpcs.note(frame.code, code, self._began, flags)
 
     def decline(self, error: BaseException) -> None:
-        """Say why not."""
+        """Answer with an error."""
         if isinstance(error, EscrowError):
             self._rpcs.refused[error.code] += 1
             # Our own clients raise the same error; stock ones read the remark.
@@ -117,7 +117,7 @@ Handlers = Mapping[int, Handler]
 
 
 def refusal(error: EscrowError) -> OwnRefusal:
-    """An error as our own clients are told it."""
+    """Return an error as the header that our own clients read."""
     retry_after_ms = error.retry_after_ms if isinstance(error, Unavailable) else None
     return OwnRefusal(error=error.code, kind=type(error).__name__, retry_after_ms=retry_after_ms)
 

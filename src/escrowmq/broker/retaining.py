@@ -1,10 +1,10 @@
-"""Retention beside the clients: a step at a time, each of them short.
+"""Runs retention while clients are served, in short steps.
 
-The steps themselves are the store's (``retirement.py``).  Here they are done: what is carried goes
-through the writer like everything else, what waits for the disk goes to another thread, and after
-each slice others have their turn, so that retention takes only a part of the loop's time.
+The store defines the steps (``retirement.py``); this module does them. What is carried forward goes
+through the writer like everything else. Work that waits for the disk goes to another thread. After
+each slice other work gets its turn, so retention takes only a part of the event loop's time.
 
-This is the one place where retention is told what time it is, and whether it may delete.
+Only this module tells retention the time, and whether it may delete.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 log = event_log(__name__)
 
 REST = 3
-"""While somebody is sending, a slice is followed by a pause so many times as long as it took."""
+"""While clients are sending, a slice is followed by a pause this many times as long as it took."""
 
 
 def _always() -> bool:
@@ -41,7 +41,7 @@ def _next_step(steps: Steps, decisions: Sequence[Decision] | None, _: Store) -> 
 
 
 class Retaining:
-    """Belongs to one event loop."""
+    """Retention of one store. Use it from one event loop only."""
 
     def __init__(
         self,
@@ -56,22 +56,22 @@ class Retaining:
         #: Whether deletion is allowed now; asked before each segment.
         self.may_delete = may_delete
         self.is_working = False
-        #: Why the last run did not delete all that is old; what room it missed.
+        #: Why the last run did not delete everything old, and how much room was missing.
         self.waits = Waits.NO
         self.missing_bytes = 0
-        #: Since the start.
+        #: Totals since the broker's start.
         self.segments_removed = 0
         self.carried = 0
 
     @property
     def state(self) -> str:
-        """What it does, or what it waits for."""
+        """What retention does, or what it waits for."""
         if self.is_working:
             return "working"
         return f"waits_for_{self.waits}" if self.waits else "idle"
 
     async def run(self) -> None:
-        """Delete what is old, as far as there is room to carry what is still needed."""
+        """Delete old segments, as far as there is room to carry forward what is still needed."""
         store, now_ms = self._store, self._now_ms()
         if self.is_working:
             return
@@ -111,11 +111,11 @@ class Retaining:
         return decisions
 
     async def _rest(self, used_s: float) -> None:
-        # What others used meanwhile counts too: then there is more to leave room for.
+        # The time includes other work meanwhile, so retention rests longer under load.
         await asyncio.sleep(REST * used_s if self._writer.is_in_use else 0)
 
     async def keep_reserve(self) -> None:
-        """Take the room of the reserve again, once there is enough."""
+        """Make the reserve again, once there is enough room."""
         space = self._store.space
         if space.wants_reserve and not self.is_working:
             await self._writer.aside(space.reserve.make)

@@ -1,6 +1,6 @@
-"""Messages that a consumer could not handle come again later, and in the end to the dead letters.
+"""Retries messages that a consumer could not handle, and finally makes them dead letters.
 
-The message is stored once more, for the group alone, as an ordinary one whatever it was before.
+The broker stores the message again, for this group only, always as an ordinary message.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ class Retrying:
         self._turn = count()
 
     def handlers(self) -> Handlers:
-        """By request code."""
+        """Return the handlers by request code."""
         return {RequestCode.CONSUMER_SEND_MSG_BACK: self.send_back}
 
     def send_back(self, request: Request) -> None:
-        """Let a message come again, after a while."""
+        """Deliver a message again after a delay, or make it a dead letter."""
         header = request.header(SendBackHeader)
         broker = self._broker
         group = broker.groups.named(header.consumer_group)
         if group.retry_queue_count == 0:
-            # Its owner wants every message at most once.
+            # A group without retry queues wants each message at most once.
             request.answer(ResponseCode.SUCCESS)
             return
         located = broker.reader.at(header.log_offset)
@@ -83,7 +83,7 @@ class Retrying:
         properties.setdefault(RETRY_TOPIC, message.topic)
         origin = offset_message_id(message.store_host, message.log_offset)
         properties.setdefault(ORIGIN_MESSAGE_ID, origin)
-        # It was committed, and has waited, already.
+        # It is already committed, and its delay is over.
         for name in (TRAN_MSG, DELAY):
             properties.pop(name, None)
         packed = format_properties(properties)

@@ -1,4 +1,4 @@
-"""The name server's part: where topics are, and which brokers there are.  Here it is always us."""
+"""The name server's part: routes of topics and the list of brokers, which is only this broker."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from escrowmq.protocol.codes import RequestCode, ResponseCode
 if TYPE_CHECKING:
     from escrowmq.broker.broker import Broker
 
-#: Where tools keep the order of topics.
+#: Namespace in which tools keep the order of topics.
 _ORDERS = "ORDER_TOPIC_CONFIG"
 
 
 class Routes:
-    """Handles what clients and tools ask a name server."""
+    """Handles requests of clients and tools to a name server."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
     def handlers(self) -> Handlers:
-        """By request code."""
+        """Return the handlers by request code."""
         return {
             RequestCode.GET_ROUTEINFO_BY_TOPIC: self.route,
             RequestCode.GET_BROKER_CLUSTER_INFO: self.cluster,
@@ -42,7 +42,7 @@ class Routes:
         }
 
     def route(self, request: Request) -> None:
-        """Where a topic's queues are."""
+        """Answer where a topic's queues are."""
         header = request.header(RouteHeader)
         topic = self._broker.topics.named(header.topic)
         self._broker.expiring.note_topics([topic.name])
@@ -63,7 +63,7 @@ class Routes:
         request.answer(ResponseCode.SUCCESS, body=encode_body(route))
 
     def cluster(self, request: Request) -> None:
-        """Which brokers there are."""
+        """List the brokers."""
         config = self._broker.config
         info = ClusterInfo(
             brokers={config.name: self._itself()}, clusters={config.cluster: (config.name,)}
@@ -71,7 +71,7 @@ class Routes:
         request.answer(ResponseCode.SUCCESS, body=encode_body(info))
 
     def topics(self, request: Request) -> None:
-        """Which topics there are."""
+        """List the topics."""
         names = tuple(sorted(topic.name for topic in self._broker.topics.all()))
         request.answer(ResponseCode.SUCCESS, body=encode_body(TopicList(topics=names)))
 

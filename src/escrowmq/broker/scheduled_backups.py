@@ -1,7 +1,7 @@
-"""Backups that a broker makes by itself: a child process copies, restores and checks.
+"""Scheduled backups of a broker: a child process copies, restores and checks.
 
-The child (``escrowmq.cli.backup_job``) has its own processor time and steps back for others, so the
-event loop only starts it, waits for it without blocking, and keeps what it said.
+The child (``escrowmq.cli.backup_job``) runs in its own process at a lower priority. The event loop
+only starts it, waits for it without blocking, and keeps its result.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 log = event_log(__name__)
 
 VERIFIED = "verified.json"
-"""In a backup: it was restored and checked."""
+"""File in a backup; it exists once the backup was restored and checked."""
 
 SAID_BYTES_MAX = 65_536
 ERROR_CHARS_MAX = 500
@@ -40,9 +40,9 @@ _STAMP = re.compile(r"(?P<broker>.+)-[0-9]{8}T[0-9]{6}Z")
 
 
 class Verified(msgspec.Struct, frozen=True, kw_only=True):
-    """What the check of a backup found; the content of ``verified.json``."""
+    """Result of the check of a backup; the content of ``verified.json``."""
 
-    #: On the clock of the broker, when the backup began.
+    #: Store time when the backup began.
     made_at_ms: int
     log_end: int
     bytes: int
@@ -50,7 +50,7 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The last line that the child prints."""
+    """The last line that the child prints, as JSON."""
 
     #: Where the backup is; empty if there is none.
     path: str = ""
@@ -60,7 +60,7 @@ class JobResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BackupState(msgspec.Struct, kw_only=True):
-    """How backups stand."""
+    """State of the scheduled backups."""
 
     #: `off`, `idle` or `running`.
     state: str = "off"
@@ -73,14 +73,14 @@ class BackupState(msgspec.Struct, kw_only=True):
 
 
 def file_name(broker: str) -> str:
-    """A broker's name as it may stand in the name of a directory."""
+    """Return a broker's name with only characters that are safe in a directory name."""
     return re.sub(r"[^A-Za-z0-9._-]", "_", broker) or "broker"
 
 
 def is_of_other_store(backup: Path, seed: int | None) -> bool:
-    """Whether a backup, whole or not, is of another store than the one with this seed.
+    """Return whether a backup, complete or not, is of another store than the one with this seed.
 
-    Two brokers can have one name, which is in the names of their backups.
+    Two brokers may have the same name, which is part of the names of their backups.
     """
     if seed is None:
         return False
@@ -93,9 +93,9 @@ def is_of_other_store(backup: Path, seed: int | None) -> bool:
 def verified_backups(
     directory: Path, broker: str, seed: int | None = None
 ) -> list[tuple[Path, Verified]]:
-    """Good backups of this broker, and of the store with this seed if one is named.
+    """Return the good backups of this broker, oldest first.
 
-    The oldest comes first.
+    With a seed, only backups of the store with this seed count.
     """
     found = []
     with contextlib.suppress(OSError):
@@ -112,7 +112,7 @@ def verified_backups(
 
 
 class ScheduledBackups:
-    """Belongs to one event loop."""
+    """Makes the scheduled backups of one broker. Use it from one event loop only."""
 
     def __init__(
         self,
@@ -124,11 +124,11 @@ class ScheduledBackups:
         seed: int | None = None,
     ) -> None:
         self._config = config
-        #: The child, without its last arguments.
+        #: Command line of the child, without its last argument.
         self._command = command
         self._broker = broker
         self._now_ms = now_ms
-        #: Of the store, whose backups bear it.
+        #: The store's seed, which its backups contain.
         self._seed = seed
         self._started_ms = now_ms()
         self._child: asyncio.subprocess.Process | None = None
@@ -137,7 +137,7 @@ class ScheduledBackups:
 
     @property
     def next_at_ms(self) -> int:
-        """When the next one is due; 0 if there is none."""
+        """When the next backup is due; 0 if backups are off."""
         if not self._config.is_on:
             return 0
         return due_at_ms(
@@ -149,7 +149,7 @@ class ScheduledBackups:
 
     @property
     def overdue_ms(self) -> int:
-        """For how long a good one has been missing."""
+        """For how long a good backup has been overdue."""
         return overdue_ms(
             self._config,
             last_good_ms=self.said.last_good_at_ms,
@@ -158,17 +158,17 @@ class ScheduledBackups:
         )
 
     async def find_last(self) -> None:
-        """Look for the last good one, which an earlier process may have made."""
+        """Find the last good backup, which an earlier process may have made."""
         if self._config.is_on:
             directory = Path(self._config.directory)
             found = await asyncio.to_thread(verified_backups, directory, self._broker, self._seed)
-            # One from the future, which a wrong clock made, would put off all others.
+            # A backup from the future, made under a wrong clock, would delay all others.
             past = [one for one in found if one[1].made_at_ms <= self._started_ms]
             if past:
                 self._note_good(*past[-1])
 
     async def look(self, address: str) -> None:
-        """Begin a backup of the broker at this address, if one is due and none runs."""
+        """Start a backup of the broker at this address if one is due and none is running."""
         if self._config.is_on and self._running is None and self._now_ms() >= self.next_at_ms:
             self._running = asyncio.ensure_future(self.run(address))
             self._running.add_done_callback(self._ended)
@@ -177,7 +177,7 @@ class ScheduledBackups:
         self._running = None
 
     async def run(self, address: str) -> None:
-        """Make one, and note how it ended."""
+        """Make one backup, and note its result."""
         began_ms = self._now_ms()
         self.said.state = "running"
         try:
@@ -214,7 +214,7 @@ class ScheduledBackups:
             made_at_ms=began_ms,
             seed=self._seed,
         )
-        # A session of its own, so that all of it can be ended.
+        # In its own session, so that signals to the broker's process group do not reach it.
         child = await asyncio.create_subprocess_exec(
             *self._command,
             msgspec.json.encode(order).decode(),
@@ -241,9 +241,9 @@ class ScheduledBackups:
         return msgspec.json.decode(lines[-1], type=JobResult)
 
     async def stop(self) -> None:
-        """End a backup that runs.
+        """Stop a running backup.
 
-        Its process removes what it had written; if it dies first, the next backup does.
+        Its process removes what it has written; if it dies first, the next backup does that.
         """
         running = self._running
         if running is not None:
@@ -260,7 +260,7 @@ class BackupOrder(msgspec.Struct, frozen=True, kw_only=True):
     directory: str
     keep: int
     made_at_ms: int
-    #: Of the broker's store; None: backups are told apart by the broker's name alone.
+    #: Seed of the broker's store. With None, backups are told apart by the broker's name only.
     seed: int | None = None
 
 

@@ -38,7 +38,7 @@ class Sending:
         self._answers = SentAnswers(broker.store_host, REGION)
 
     def handlers(self) -> Handlers:
-        """By request code."""
+        """Return the handlers by request code."""
         return {
             RequestCode.SEND_MESSAGE: self.send,
             RequestCode.SEND_MESSAGE_V2: self.send,
@@ -54,11 +54,11 @@ class Sending:
         now_ms = self._broker.clock.now_ms()
         properties = _without_receipt(header.properties.encode())
         facts = read_sent_facts(properties)
-        # Clients older than 4.6.1 give a message back with the mark of its transaction on it.
+        # Clients older than 4.6.1 send a message back with its transaction property still set.
         is_half = facts.is_half and not (header.reconsume_times > 0 and facts.delay_level > 0)
         group = facts.producer_group or header.producer_group
         if is_half:
-            # Before its topic is made.
+            # Checked before the topic is created.
             check_name(UNIQ_KEY, facts.unique_key)
             check_name(PGROUP, group)
         place = self._place(header, now_ms)
@@ -132,13 +132,13 @@ class Sending:
         )
 
     def _place_retry(self, header: SendHeader, now_ms: int) -> tuple[Topic, int]:
-        """Where a message belongs that its consumer sends again: CONSUMER_SEND_MSG_BACK failed."""
+        """Return the queue for a retry that a consumer sends if CONSUMER_SEND_MSG_BACK failed."""
         broker = self._broker
         group = broker.groups.made(header.topic.removeprefix(RETRY_PREFIX))
         retries_max = header.max_reconsume_times
         if retries_max is None:
             retries_max = group.retry_max
-        # In an ordered group only a message that was given up comes this way.
+        # In an ordered group, only messages that the consumer gave up come this way.
         if header.reconsume_times > retries_max or broker.offsets.has_locks(group.name):
             return broker.topics.for_group(dlq_topic(group.name), 1, now_ms), 0
         broker.topics.for_group(header.topic, max(group.retry_queue_count, 1), now_ms)
@@ -153,7 +153,7 @@ class Sending:
         stored = decision.reply
         assert isinstance(stored, Appended)
         if len(stored.log_offsets) == 1:
-            # One that waits for its time has no place in the queue yet.
+            # A delayed message has no queue offset yet.
             queue_offset = max(stored.queue_offsets[0], 0)
             self._tell(request, stored.log_offsets[0], queue_id, queue_offset)
             return
@@ -185,7 +185,7 @@ class Sending:
 
 
 def _without_receipt(properties: bytes) -> bytes:
-    """The properties without one that only a broker may set."""
+    """Return the properties without ``POP_CK``, which only a broker may set."""
     if POP_CK.encode() not in properties:
         return properties
     pairs = parse_properties(properties)

@@ -1,7 +1,7 @@
-"""A running broker: data directory, sockets, and what happens by itself.
+"""A running broker: data directory, sockets and periodic work.
 
-The sockets are bound first, because stored messages name the broker's address; nobody is let in
-before the store has recovered.
+The server binds its sockets first, because stored messages contain the broker's address. It accepts
+clients only after the store has recovered.
 """
 
 from __future__ import annotations
@@ -52,26 +52,26 @@ STORE = "store"
 META = "meta.db"
 SWEEP_S = 10.0
 OFFSETS_S = 5.0
-#: How exactly long pulls end and delayed messages come.
+#: Precision of the end of long pulls and of delayed messages.
 TICK_S = 0.05
 RETAIN_S = 10.0
 EXPIRE_S = 60.0
-#: How exactly connections that stall are cut.
+#: Precision of the timeouts of stalled connections.
 STALLED_S = 1.0
-#: Others may fill the disk, too.
+#: Short, because other programs may fill the disk, too.
 SPACE_S = 0.2
-#: How soon a wrong clock is noticed.
+#: The longest delay before a wrong clock is noticed.
 CLOCK_S = 1.0
 BACKLOG = 4_096
-#: How long peers may take to read what was answered before we stopped.
+#: How long peers may take to read the last answers when the broker stops.
 HANG_UP_S = 1.0
 ACCEPT_TURNS = 4
-#: Open files that are not for connections: of the store, and of whoever connects one too many.
+#: Open files that are reserved for the store and for connections beyond the limit.
 FILES_RESERVED = 1_024
 
 
 class Server:
-    """Owns everything; ``start`` it, wait for ``failed`` or whatever else, ``stop`` it."""
+    """Owns all parts of a broker: ``start`` it, wait for ``failed`` or a signal, ``stop`` it."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class Server:
             alerts or AlertsConfig(), backup or BackupConfig(), backup_command, name=broker.name
         )
         self._connections: set[Connection] = set()
-        #: Once we stop: set when the last connection is closed.
+        #: Exists once the server stops; set when the last connection is closed.
         self._all_gone: asyncio.Event | None = None
         #: What connections share, and how often each limit was reached.
         self.limits = Limits(broker)
@@ -114,7 +114,7 @@ class Server:
         self._broker: Broker | None = None
         self.name_address = ""
         self.broker_address = ""
-        #: Empty if it is off.
+        #: Empty if HTTP is off.
         self.http_address = ""
 
     @property
@@ -130,7 +130,7 @@ class Server:
         return self._writer.failed
 
     async def start(self) -> None:
-        """Recover, then let clients in."""
+        """Recover the store, then accept clients."""
         config = self._config
         advertised = address_to_tell(config)
         self._connections_max = min(config.connections_max, open_files_max() - FILES_RESERVED)
@@ -176,7 +176,7 @@ class Server:
         self._servers.append(await loop.create_server(self._http, sock=bound))
 
     async def _recover(self, store_host: bytes) -> Broker:
-        # Aside, because it may take long and probes want an answer meanwhile.
+        # In another thread, because recovery may take long and HTTP probes need answers meanwhile.
         began, reading = perf_counter(), read(self._clock)
         store, found = await asyncio.to_thread(
             start_store,
@@ -222,7 +222,7 @@ class Server:
         return broker
 
     async def stop(self) -> None:
-        """Let nobody in, answer what was asked, and close the store."""
+        """Accept no more clients, answer open requests, and close the store."""
         self._background.stop()
         await self._watch.stop()
         await self._close_doors()
@@ -232,7 +232,7 @@ class Server:
             self._broker.awaiting.close()
         if self._broker is not None and self._broker.store.failure is None:
             with self._offsets_may_wait():
-                # Before the last checkpoint, which says up to where meta.db stands.
+                # Before the last checkpoint, which records how current meta.db is.
                 await self._broker.meta_writing.write()
         if self._writer is not None:
             await self._writer.close()
@@ -248,8 +248,8 @@ class Server:
     async def _close_doors(self) -> None:
         """Accept no more connections.
 
-        asyncio forgets to close a socket that it has accepted but not yet handed to us when its
-        server is closed.  So stop accepting first, and close the server some turns later.
+        When a server is closed, asyncio does not close a socket that it has accepted but not yet
+        handed over. So stop accepting first, and close the server some turns of the loop later.
         """
         loop = asyncio.get_running_loop()
         if isinstance(loop, asyncio.SelectorEventLoop):
@@ -261,10 +261,10 @@ class Server:
             server.close()
 
     async def _hang_up(self) -> None:
-        """Close all connections, after what was written; who does not read that is cut."""
+        """Close all connections after their last answers; cut peers that do not read these."""
         self._all_gone = asyncio.Event()
         for _ in range(ACCEPT_TURNS):
-            # Who was let in before we closed the door is known to us some turns later.
+            # Connections that were accepted before the doors closed arrive some turns later.
             await asyncio.sleep(0)
         for connection in list(self._connections):
             connection.flush()
@@ -275,22 +275,22 @@ class Server:
         for connection in list(self._connections):
             connection.cut("stopping")
 
-    # What connections call.
+    # Called by connections.
 
     def opened(self, connection: Connection) -> bool:
-        """Somebody connects; False if that is one too many."""
+        """Register a new connection; return False if it exceeds the limit."""
         self._connections.add(connection)
         if self._all_gone is not None:
-            # It was on its way in when we stopped.
+            # It was accepted just before the server stopped.
             connection.close()
         return len(self._connections) <= self._connections_max
 
     def handle(self, connection: Connection, frame: Frame) -> None:
-        """Somebody asks."""
+        """Pass a frame to the broker."""
         self.broker.handle(connection, frame)
 
     def closed(self, connection: Connection) -> None:
-        """Somebody is gone."""
+        """Forget a closed connection."""
         self._connections.discard(connection)
         if self._all_gone is not None and not self._connections:
             self._all_gone.set()
@@ -298,7 +298,7 @@ class Server:
         self.broker.awaiting.drop(connection)
         self.broker.heartbeats.drop(connection)
 
-    # What happens by itself.
+    # Periodic work.
 
     async def _end_pulls(self) -> None:
         self.broker.pulling.look_at_views()
@@ -307,11 +307,11 @@ class Server:
         self.broker.relaying.give_up()
 
     async def _release(self) -> None:
-        """Make messages visible whose time has come."""
+        """Make due messages visible."""
         await self.broker.releasing.release_due()
 
     async def _retain(self) -> None:
-        """Delete what is old."""
+        """Delete old messages."""
         await self.broker.clock.look()
         await self.broker.retaining.run()
 
@@ -324,7 +324,7 @@ class Server:
             connection.end_if_silent(oldest)
 
     async def _end_stalled(self) -> None:
-        """Cut who neither ends its frames nor reads its answers."""
+        """Cut connections that do not finish a frame or do not read their answers."""
         now = asyncio.get_running_loop().time()
         for connection in (*self.limits.waiting, *self.limits.unread):
             connection.end_if_stalled(now)
@@ -342,7 +342,7 @@ class Server:
 
     @contextmanager
     def _offsets_may_wait(self) -> Iterator[None]:
-        """Offsets that cannot be written now are written later; or messages come again."""
+        """Note a failed write of offsets: a later one writes them, or messages come again."""
         try:
             yield
         except Unavailable as error:

@@ -34,10 +34,10 @@ class Addresses(Protocol):
 def server_pages(
     addresses: Addresses, running: Callable[[], Broker | None], config: BrokerConfig
 ) -> Pages:
-    """By path; ``running`` is None while the store recovers."""
+    """Return the pages by path; ``running`` returns None while the store recovers."""
 
     def health() -> Answer:
-        """The process is alive: it answers."""
+        """An answer alone shows that the process is alive."""
         return text("ok")
 
     def readiness() -> Answer:

@@ -1,4 +1,4 @@
-"""How a broker is: one answer for probes, tools and people."""
+"""Status of a broker: one answer for probes, tools and people."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
     from escrowmq.store.recovery import Found
 
 OUR_RELEASE = version("escrowmq")
-"""Read once: the look-up reads files."""
+"""Read once, because the lookup reads files."""
 
 PIPELINE_SILENT_MS_MAX = 120_000
-"""A pipeline that neither sent verdicts nor asked for news for so long is away."""
+"""A pipeline that sends no verdict and does not ask for news for longer than this is away."""
 
 
 LEDGERS_SHOWN = 100
-"""Ledgers that the status lists."""
+"""Most ledgers that the status lists."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Vitals:
-    """What the server around a broker knows and the broker itself does not."""
+    """Facts that the server around a broker knows and the broker itself does not."""
 
     background: Background
     name_address: str = ""
@@ -51,38 +51,38 @@ class Vitals:
     #: How long the store took to recover, and what it found.
     recovery_s: float
     found: Found
-    #: What was made anew of topics, groups and offsets.
+    #: What was rebuilt of topics, groups and offsets at the start.
     catalog: CatalogFound
-    #: None while they are off.
+    #: None if they are off.
     alerting: Alerting | None = None
     backups: ScheduledBackups | None = None
 
 
 class Ledger(msgspec.Struct, frozen=True, kw_only=True):
-    """A ledger, as the newest report of a pipeline has it; times are store time."""
+    """A ledger, according to the newest report of a pipeline; times are store time."""
 
     uuid: str
     #: NAME of the section `[ledger.NAME]`; empty if no pipeline has it in its config.
     name: str
     pipeline: str
     is_reachable: bool
-    #: The last error, as a code and in words.
+    #: The last error, as a code and as text.
     error: str
     error_text: str
     reported_at_ms: int | None
     succeeded_at_ms: int | None
     failed_at_ms: int | None
-    #: The UUID that the database told before it told another one.
+    #: The UUID that the database reported before its present one.
     uuid_before: str
     #: Undecided transactions that name this UUID.
     undecided: int
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything worth a look; times are store time."""
+    """Status of a broker; times are store time."""
 
     is_ready: bool
-    #: Why not, if so.
+    #: Why it is not ready; empty if it is.
     reason: str
     broker: str
     cluster: str
@@ -94,23 +94,25 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     started_at_ms: int
     uptime_ms: int
     #: The machine's wall clock, whether the kernel vouches for it, and how far it is ahead of store
-    #: time; below 0, behind.
+    #: time (negative: behind).
     wall_ms: int
     is_clock_synchronized: bool
     clock_gap_ms: int
-    #: `none`; `ahead`, and nobody vouches for it; or `behind`.  Whether a person should look at it.
+    #: `none`, `ahead` (and no source vouches for the wall clock) or `behind`; and whether a person
+    #: should look at it.
     clock_gap: str
     is_clock_doubtful: bool
-    #: Why nothing is deleted for its age (empty: it is), and for how long as far as that is known.
+    #: Why nothing is deleted by age (empty: it is), and for how long, as far as that is known.
     deletion_waits: str
     deletion_waits_ms: int
-    #: Transactions without a decision, how old the oldest is; and those that wait for a person.
+    #: Transactions that are neither decided nor parked, and the age of the oldest.
     undecided: int
     oldest_undecided_age_ms: int
-    #: Of the undecided, those that only a producer can answer for, with none of its group online.
+    #: Those of them that only a producer can answer for while none of its group is online.
     undecided_without_producer: int
+    #: Transactions that wait for a person.
     parked: int
-    #: Transactions about which somebody said the opposite of what was decided, since the start.
+    #: Decided transactions for which the opposite decision came later, since the start.
     contradictions: int
     connections: int
     #: Members of groups, each counted once per group.
@@ -121,19 +123,20 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     log_end: int
     log_flushed: int
     durability: str
-    #: When the pipeline last sent a verdict (0: never), and since when it is missed (0: it is not).
+    #: When the pipeline last sent a verdict (0: never), and since when it is away (0: it is not).
     last_verdict_at_ms: int
     pipeline_away_since_ms: int
     background_failed: list[Failed]
-    #: For what there is room on the disk, and how much of it.
+    #: What the disk has room for: `all`, `no_messages`, `no_decisions` or `nothing`; and its free
+    #: bytes, including the reserve.
     disk: str
     disk_free_bytes: int
-    #: What was made anew at the start: why consumer offsets are lost, where a damaged meta.db is
-    #: now, topics of which only queues were left.
+    #: What was rebuilt at the start: why consumer offsets are lost, where a damaged meta.db is now,
+    #: and topics of which only queues were left.
     catalog: CatalogFound
-    #: Of these, what the reserve holds: 0 if it had to be released, or cannot be made yet.
+    #: Bytes that the reserve holds: 0 if it had to be released, or cannot be made yet.
     disk_reserve_bytes: int
-    #: What deletes old messages: `idle`, `working`, or what it waits for: `waits_for_room`,
+    #: State of retention: `idle`, `working`, or what it waits for: `waits_for_room`,
     #: `waits_for_decisions`, `waits_for_permission`; and how much room is missing.
     retention: str
     retention_missing_bytes: int
@@ -143,39 +146,39 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     retention_bytes: int
     #: How often each limit of connections was reached, since the start.
     limits_reached: dict[str, int]
-    #: How many names of each kind there are, of how many there may be.
+    #: Number of names of each kind, and its limit.
     names: list[Capacity]
-    #: Those of them whose limit is near, in words; empty if none is.
+    #: The kinds of names whose limit is near, as text; empty if none is.
     names_near: str
-    #: Ledgers that pipelines reported or that undecided transactions name: reported ones first,
-    #: of these the unreachable ones.
+    #: Ledgers that pipelines reported or undecided transactions name. Reported ones come first, and
+    #: the unreachable ones first among them.
     ledgers: list[Ledger]
-    #: Pipelines whose reports about ledgers count now.
+    #: Pipelines whose reports about ledgers are still valid.
     pipelines_reporting: int
-    #: Of the reported ledgers, those that the pipeline does not reach.
+    #: Reported ledgers that the pipeline does not reach.
     ledgers_unreachable: int
-    #: Undecided transactions that name a ledger which no pipeline reaches; 0 without a report.
+    #: Undecided transactions whose ledger no pipeline reaches; 0 if no pipeline reports.
     undecided_without_ledger: int
-    #: Consumer groups that are paused.
+    #: Paused consumer groups.
     groups_paused: int
     #: Notices of alerts: `off` or `on`.
     alerts: str
-    #: Alerts that hold and were told, with commas between them; notices since the start, and why
-    #: the last one failed (empty: it did not).
+    #: Firing alerts for which a notice was sent, separated by commas; notices since the start, and
+    #: why the last one failed (empty: it did not).
     alerts_firing: str
     alerts_sent: int
     alerts_failed: int
     alerts_dropped: int
     alerts_last_error: str
     #: Scheduled backups: `off`, `idle` or `running`; the last good one, which was restored and
-    #: checked, and when it was made (0: never); when the next one is due.
+    #: checked, when it was made (0: never), and its size; when the next one is due.
     backup: str
     backup_last_good: str
     backup_last_good_at_ms: int
     backup_last_good_bytes: int
     backup_next_at_ms: int
     #: Failures since the last good one, when the last one failed and why; for how long a good one
-    #: has been missing (0: it is not).
+    #: has been overdue (0: it is not).
     backup_failures_in_a_row: int
     backup_last_failed_at_ms: int
     backup_last_error: str
@@ -183,7 +186,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def status(broker: Broker) -> Status:
-    """How it is now."""
+    """Return the broker's current status."""
     store, vitals, clients = broker.store, broker.vitals, broker.clients
     prepared = prepared_by_origin(store.table)
     ledgers = _ledgers(broker, prepared)

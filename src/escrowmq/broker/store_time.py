@@ -1,9 +1,9 @@
-"""Store time: what due times, delays, retries, ages and retention go by.
+"""Store time: the clock for due times, delays, retries, ages and retention.
 
-It advances with the boot clock, is brought to the wall clock slowly where the two are less than a
-minute apart, and never goes back.  A wall clock that is further ahead is followed only if somebody
-vouches for it: the kernel, two client hosts, or a person.  Pure: readings in, store time out; what
-has to be recorded before store time may move comes out as a command.
+It advances with the boot clock and never goes back. It slews toward the wall clock while the two
+are less than a minute apart. It follows a wall clock that is further ahead only if the kernel, two
+client hosts or a person vouches for that clock. The module is pure: readings in, store time out. A
+move that must be on record before it happens comes out as a command.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from escrowmq.transaction.records import TimeMoved
 
 DELETION_WAITS_MS = 3_600_000
-"""After store time has moved nothing is deleted by age for so long, by the boot clock."""
+"""Nothing is deleted by age for this long, by the boot clock, after store time has moved."""
 
 SLEW = 10
-"""Store time is at most one part in so many faster or slower than the boot clock."""
+"""While it slews, store time is faster or slower than the boot clock by one part in this many."""
 
 CLOSE_MS = 10
-"""So near store time is as good as wall time."""
+"""A smaller gap between store time and wall time starts no slewing."""
 
 WITNESS_MS = 60_000
-"""How far a client's clock may be from ours when it vouches for it."""
+"""A client's clock that is closer than this to the wall clock vouches for it."""
 
 WITNESSES_MIN = 2
 
@@ -43,36 +43,37 @@ class StoreClock(Protocol):
 
 
 class Gap(StrEnum):
-    """How wall time and store time stand to each other."""
+    """Relation of wall time to store time."""
 
     NONE = "none"
-    #: The wall clock is ahead, and nobody vouches for it.
+    #: The wall clock is ahead, and no source vouches for it.
     AHEAD = "ahead"
     #: The wall clock is behind store time, which never goes back.
     BEHIND = "behind"
 
 
 class StoreTime:
-    """The time of one store.  Belongs to one thread."""
+    """The time of one store. Use it from one thread only."""
 
     def __init__(
         self, at_ms: int, reading: Reading, *, last_at_ms: int = 0, moved: TimeMoved | None = None
     ) -> None:
-        """``at_ms`` is the time at the reading; ``last_at_ms`` the last one before the start."""
+        """``at_ms`` is store time at the reading; ``last_at_ms`` the last one before the start."""
         self._go_on_from(at_ms, reading.boot_ms)
         self.gap = Gap.NONE
-        #: Wall time minus store time, when somebody last looked.
+        #: Wall time minus store time, at the last ``look``.
         self.gap_ms = 0
         self.is_synchronized = reading.is_synchronized
-        #: While behind: since which store time, and by how much.
+        #: While the wall clock is behind: since which store time, and by how much.
         self._behind_since_ms = 0
         self._behind_ms = 0
-        #: The person who knows that it is behind.
+        #: The person who has confirmed that it is behind.
         self._known_by = ""
         self._deletion_from_boot_ms = reading.boot_ms
         self._witnesses: set[bytes] = set()
         self._open_gap_ms = 0
-        #: The boot clock has told that it was away for so long that deletion waits, too.
+        #: The last store time before the start if the broker was away for an hour or more, else 0.
+        #: Such an absence goes on record as a move, so deletion waits after it, too.
         is_long = 0 < last_at_ms <= at_ms - DELETION_WAITS_MS
         self._away_from_ms = last_at_ms if is_long else 0
         if moved is not None:
@@ -82,22 +83,23 @@ class StoreTime:
         if moved.why == BEHIND:
             self._begin_behind(moved)
         elif at_ms - max(moved.from_ms, moved.to_ms) < DELETION_WAITS_MS:
-            # How much of the hour had passed is not worth knowing: it counts again.
+            # The hour starts again; how much of it had passed does not matter.
             self._deletion_from_boot_ms = boot_ms + DELETION_WAITS_MS
 
-    # What time it is.
+    # Reading the time.
 
     def at(self, boot_ms: int) -> int:
-        """Store time, when the boot clock says this."""
+        """Return store time for a reading of the boot clock."""
         if boot_ms >= self.slews_until_boot_ms:
             return boot_ms + self.offset_ms
         return self._base_ms + (boot_ms - self._base_boot_ms) * self._parts // SLEW
 
     def deletion_now_ms(self, kept_ms: int, boot_ms: int) -> int:
-        """The time by which to tell what is older than ``kept_ms``; 0 if nothing may go by age.
+        """Return the time from which ages are measured for ``kept_ms``; 0 if nothing may go by age.
 
-        While the wall clock is behind, what was there when that was noticed may be younger than
-        it looks by the whole gap: it gets that much longer, or once more all of ``kept_ms``.
+        While the wall clock is behind, a message stored before that was noticed may be younger than
+        it looks, by the whole gap. It is kept longer by the gap, but at most until ``kept_ms`` have
+        passed since the notice.
         """
         if self.deletion_waits(boot_ms):
             return 0
@@ -107,7 +109,7 @@ class StoreTime:
         return now_ms
 
     def deletion_waits(self, boot_ms: int) -> str:
-        """Why nothing is deleted by age now; empty if it is."""
+        """Return why nothing is deleted by age now; empty if it is."""
         if self.gap is Gap.AHEAD:
             return "the wall clock is ahead and nobody vouches for it"
         if self.gap_ms <= -GAP_MS and not self._is_noted:
@@ -117,7 +119,7 @@ class StoreTime:
         return ""
 
     def deletion_waits_ms(self, boot_ms: int) -> int:
-        """For how long nothing is deleted because store time moved."""
+        """Return for how long nothing is deleted because store time moved."""
         return max(self._deletion_from_boot_ms - boot_ms, 0)
 
     @property
@@ -127,13 +129,13 @@ class StoreTime:
 
     @property
     def wants_witnesses(self) -> bool:
-        """Whether what clients say would help."""
+        """Whether the clocks of client hosts would help."""
         return self.gap is Gap.AHEAD
 
-    # What changes it.
+    # Changing the time.
 
     def look(self, reading: Reading) -> MoveTime | None:
-        """Compare with the wall clock; returns what must be on record before store time moves."""
+        """Compare with the wall clock; return the move that must be on record first, if any."""
         self.is_synchronized = reading.is_synchronized
         now_ms = self.at(reading.boot_ms)
         self.gap_ms = reading.wall_ms - now_ms
@@ -148,13 +150,13 @@ class StoreTime:
 
     @property
     def _is_noted(self) -> bool:
-        """Whether it is on record that the wall clock is behind by so much."""
+        """Whether it is on record that the wall clock is behind by about this gap."""
         return self.gap is Gap.BEHIND and abs(self.gap_ms + self._behind_ms) < GAP_MS
 
     def _note_behind(self, now_ms: int, reading: Reading, by: str = "") -> MoveTime:
         since_ms = now_ms
         if self._behind_ms and -self.gap_ms < self._behind_ms + GAP_MS:
-            # Less than before, as after a time in which the machine was off, is no new doubt.
+            # A smaller gap than before, as after the machine was off, is not a new doubt.
             since_ms, by = self._behind_since_ms, by or self._known_by
         return _move(now_ms, reading.wall_ms, BEHIND, reading, by=by, since_ms=since_ms)
 
@@ -169,7 +171,7 @@ class StoreTime:
 
     def _judge(self, now_ms: int, reading: Reading) -> MoveTime | None:
         if self.gap is not Gap.AHEAD or abs(self.gap_ms - self._open_gap_ms) >= GAP_MS:
-            # It is another gap: who vouched for the wall clock has not seen this one.
+            # It is another gap, and earlier witnesses have not vouched for this one.
             self._witnesses.clear()
             self._open_gap_ms = self.gap_ms
         self.gap = Gap.AHEAD
@@ -183,22 +185,22 @@ class StoreTime:
     def _go_on_from(self, now_ms: int, boot_ms: int, *, slew_ms: int = 0) -> None:
         self._base_ms, self._base_boot_ms = now_ms, boot_ms
         self._parts = SLEW + 1 if slew_ms > 0 else SLEW - 1
-        #: From then on it is the boot clock and this; until then it slews.
+        #: Store time slews until then; from then on it is the boot clock plus ``offset_ms``.
         self.slews_until_boot_ms = boot_ms + abs(slew_ms) * SLEW
         self.offset_ms = now_ms - boot_ms + slew_ms
 
     def witness(self, host: bytes, born_at_ms: int, wall_ms: int) -> None:
-        """A client host says what time it is; this host must not be among them."""
+        """Take the clock of a client host into account; the caller must leave out this host."""
         if self.gap is Gap.AHEAD and abs(born_at_ms - wall_ms) < WITNESS_MS:
             self._witnesses.add(host)
 
     @property
     def witnesses(self) -> int:
-        """How many client hosts vouch for a wall clock that is ahead."""
+        """Number of client hosts that vouch for a wall clock that is ahead."""
         return len(self._witnesses)
 
     def confirm(self, reading: Reading, by: str) -> MoveTime | None:
-        """A person says that the wall clock is right; None if nobody doubts it."""
+        """Return the move to record if a person vouches for the wall clock; None without a gap."""
         self.look(reading)
         if abs(self.gap_ms) < GAP_MS:
             return None
@@ -208,7 +210,7 @@ class StoreTime:
         return self._note_behind(now_ms, reading, by)
 
     def moved(self, record: TimeMoved, boot_ms: int) -> None:
-        """It is on record: now it is so."""
+        """Apply a move that is on record."""
         self._away_from_ms = 0
         if record.why == BEHIND:
             self._begin_behind(record)

@@ -1,4 +1,4 @@
-"""Which frames a peer's socket took: whoever counts what was really asked wants to know."""
+"""Tracks which frames a peer's socket took, because only those back-checks count."""
 
 from __future__ import annotations
 
@@ -7,37 +7,37 @@ from collections import deque
 from typing import Protocol
 
 TAKEN_S_MAX = 5.0
-"""A peer that has read nothing of a frame for so long is taken not to get it."""
+"""A frame that has not left the transport after this many seconds counts as not taken."""
 LOOK_S = 0.01
-"""How often it is looked whether a full socket has taken more."""
+"""Seconds between two checks whether a full socket has taken more."""
 
 
 class Taken(Protocol):
-    """Is told whether the socket took a frame."""
+    """Callback that gets whether the socket took a frame."""
 
     def __call__(self, *, is_taken: bool) -> None:
-        """Take note."""
+        """Handle the result."""
         ...
 
 
 class Taking:
-    """Frames of one connection that somebody wants to know about."""
+    """Frames of one connection whose senders want to know whether the socket took them."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        #: Bytes that were handed to the transport, ever.
+        #: Total bytes that were handed to the transport.
         self._handed_bytes = 0
-        #: Who wants to know about frames that are not handed over, and how large those are.
+        #: Callbacks of frames that are not handed over yet, and the size of these frames.
         self._untold: list[Taken] = []
         self._untold_bytes = 0
-        #: Who wants to know when so many bytes have left the transport, and until when.
+        #: Total bytes that must have left the transport, the deadline for that, and the callback.
         self._marks: deque[tuple[int, float, Taken]] = deque()
         self._is_looking = False
-        #: Until so many bytes have left, nobody believes that the peer reads.
+        #: The peer counts as stalled until this many bytes in total have left the transport.
         self._stalled_bytes = 0
 
     def has_room(self, transport: asyncio.Transport, bytes_max: int) -> bool:
-        """Whether the peer reads what it is sent: then one more frame is no burden."""
+        """Return whether the peer reads fast enough to be sent one more frame."""
         waiting_bytes = transport.get_write_buffer_size()
         return (
             waiting_bytes + self._untold_bytes <= bytes_max
@@ -45,12 +45,12 @@ class Taking:
         )
 
     def expect(self, size: int, taken: Taken) -> None:
-        """Somebody wants to know about a frame that is about to be handed over."""
+        """Register a callback for a frame that is about to be handed over."""
         self._untold.append(taken)
         self._untold_bytes += size
 
     def handed(self, size: int, transport: asyncio.Transport) -> None:
-        """All frames so far were handed to the transport."""
+        """Note that all frames so far were handed to the transport."""
         self._handed_bytes += size
         if not self._untold:
             return
@@ -62,10 +62,10 @@ class Taking:
             self._look(transport)
 
     def _look(self, transport: asyncio.Transport) -> None:
-        """Tell what the socket has taken."""
+        """Call back for the frames that the socket took, and for those past their deadline."""
         self._is_looking = False
         if transport.is_closing():
-            # What is lost leaves the transport as well.
+            # Lost bytes leave the transport, too, and would look as if they were taken.
             self.give_up()
             return
         gone_bytes = self._handed_bytes - transport.get_write_buffer_size()
@@ -82,7 +82,7 @@ class Taking:
             taken(is_taken=at_bytes <= gone_bytes)
 
     def give_up(self) -> None:
-        """Nothing more is taken."""
+        """Report all waiting frames as not taken."""
         self._marks.extend((0, 0.0, taken) for taken in self._untold)
         self._untold.clear()
         while self._marks:

@@ -1,7 +1,7 @@
-"""Which topics there are, who may send to them, and how one comes to be.
+"""Topics: which exist, which may be read or sent to, and how they are created.
 
-The owner's topics are in the store's catalog.  Some are always there, as in RocketMQ: the one that
-lends its settings to topics made by sending, and those of the system, which nobody may send to.
+The owner's topics are in the store's catalog. Others always exist, as in RocketMQ: the template for
+topics that are created by sending, and the system topics, to which clients may not send.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ DEFAULT_TOPIC = "TBW102"
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
-#: Topics that the broker makes when they are first needed, whoever may make others.
+#: Topics that the broker creates on first use, even if ``auto_create`` is off.
 OWN_PREFIXES = (RETRY_PREFIX, DLQ_PREFIX, GROUP_PREFIX)
 
 #: Bits of a topic's permission.
@@ -38,19 +38,19 @@ WRITE = 2
 INHERIT = 1
 READ_WRITE = READ | WRITE
 
-#: Nobody may send to these.
+#: Clients may not send to these.
 SYSTEM_TOPICS = frozenset(
     {HALF_TOPIC, OP_TOPIC, PARKED_TOPIC, SCHEDULE_TOPIC, "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT"}
 )
 
 
 def retry_topic(group: str) -> str:
-    """Where messages wait that this consumer group could not handle."""
+    """Return the topic with the retries of this consumer group."""
     return f"{RETRY_PREFIX}{group}"
 
 
 def dlq_topic(group: str) -> str:
-    """Where messages go that this consumer group could never handle."""
+    """Return the topic with the dead letters of this consumer group."""
     return f"{DLQ_PREFIX}{group}"
 
 
@@ -65,7 +65,7 @@ def _system_topic(name: str, queue_count: int = 1, perm: int = READ_WRITE) -> To
 
 
 class Topics:
-    """The owner's topics and the system's."""
+    """The owner's topics and the system topics."""
 
     def __init__(self, catalog: Catalog, config: TopicsConfig) -> None:
         self._catalog = catalog
@@ -79,23 +79,23 @@ class Topics:
             )
 
     def get(self, name: str) -> Topic | None:
-        """The topic, if it is there."""
+        """Return the topic, or None."""
         return self._catalog.topic(name) or self._system.get(name)
 
     def all(self) -> Iterator[Topic]:
-        """Every topic, the system's first."""
+        """Yield every topic, system topics first."""
         yield from self._system.values()
         yield from (kept.topic for kept in self._catalog.topics.values())
 
     def named(self, name: str) -> Topic:
-        """The topic; refused if it is not there."""
+        """Return the topic; refuse an unknown one."""
         topic = self.get(name)
         if topic is None:
             raise RequestRefused("topic_unknown", "create the topic first", topic=name)
         return topic
 
     def to_read(self, name: str, queue_id: int) -> Topic:
-        """The topic of a queue that somebody wants to read."""
+        """Return the topic of a queue that a client wants to read."""
         topic = self.named(name)
         if not topic.perm & READ:
             raise RequestRefused("topic_not_readable", "its owner forbids it", topic=name)
@@ -105,9 +105,9 @@ class Topics:
     def to_send(
         self, name: str, queue_id: int, *, template: str, queue_count: int, now_ms: int
     ) -> Topic:
-        """The topic of a queue that somebody sends to.
+        """Return the topic of a queue that a client sends to.
 
-        If it is to be made of the template, and that is allowed, it is ``Wanted`` first.
+        Raises ``Wanted`` if the topic must first be created from the template, and may be.
         """
         if name in SYSTEM_TOPICS:
             raise RequestRefused("topic_of_system", "send to a topic of your own", topic=name)
@@ -116,7 +116,7 @@ class Topics:
             raise self._making(name, template, queue_count, now_ms)
         if not topic.perm & WRITE:
             raise RequestRefused("topic_not_writable", "its owner forbids it", topic=name)
-        # Below 0: the sender leaves the choice to us.
+        # Below 0, the sender leaves the choice to the broker.
         queue_count = max(topic.read_queue_count, topic.write_queue_count)
         _refuse_queue(topic, max(queue_id, 0), queue_count)
         return topic
@@ -137,9 +137,9 @@ class Topics:
         return Wanted(self.put(topic, is_only_made=True))
 
     def for_group(self, name: str, queue_count: int, now_ms: int) -> Topic:
-        """The topic that the broker keeps for a consumer group: retries or dead letters.
+        """Return the topic that the broker keeps for a consumer group: retries or dead letters.
 
-        ``Wanted`` first if it is not there, or has too few queues.
+        Raises ``Wanted`` if it does not exist or has too few queues.
         """
         known = self.get(name)
         if known is not None and known.read_queue_count >= queue_count:
@@ -152,29 +152,29 @@ class Topics:
         raise Wanted(self.put(topic))
 
     def put(self, topic: Topic, *, is_only_made: bool = False) -> PutTopic:
-        """The command that makes the topic, or changes it."""
+        """Return the command that creates or changes the topic."""
         validate_queue(topic.name, 0)
         if topic.name in self._system:
             raise RequestRefused("topic_of_system", "choose another name", topic=topic.name)
         return PutTopic(topic=topic, is_only_made=is_only_made)
 
     def may_be_made_again(self, name: str) -> bool:
-        """Whether a message would make this topic if it were not there."""
+        """Return whether a message would create this topic if it did not exist."""
         return self._config.auto_create or name.startswith(OWN_PREFIXES)
 
     def remove(self, name: str, *, by: str, is_forced: bool = False) -> RemoveTopic:
-        """The command that removes the topic with all that it holds."""
+        """Return the command that removes the topic with everything in it."""
         if name in self._system:
             raise RequestRefused("topic_of_system", "it cannot be removed", topic=name)
         return RemoveTopic(name=name, by=by, is_forced=is_forced)
 
     @property
     def system(self) -> Collection[str]:
-        """Names of the topics that are always there."""
+        """Names of the topics that always exist."""
         return self._system.keys()
 
     def check_type(self, topic: Topic, sent: MessageType) -> None:
-        """Refuse a message that is not of its topic's type, if that is asked for."""
+        """Refuse a message that is not of its topic's type, if ``enforce_type`` is on."""
         if not self._config.enforce_type or topic.name.startswith(OWN_PREFIXES):
             return
         if topic.message_type not in (sent, MessageType.MIXED, MessageType.UNSPECIFIED):

@@ -1,10 +1,10 @@
-"""The system's topics as views: nothing of them is stored, everything is read from what there is.
+"""The system topics as views: they are not stored but computed from the log and the state table.
 
-* Half messages stand in the half topic at their half offsets: the state table is its index.
-* Decisions stand in the op topic where their records stand in the log, so its offsets have gaps.
-* Parked transactions stand in theirs in the order in which they were parked.
+* The half topic has half messages at their half offsets: the state table is its index.
+* The op topic has decisions at the log offsets of their records, so its offsets have gaps.
+* The topic of parked transactions has them in the order in which they were parked.
 
-A pull looks at so much and no more; if it finds nothing there it says where to go on.
+A pull examines a limited range; if that has no message, the answer says where to continue.
 """
 
 from __future__ import annotations
@@ -34,13 +34,14 @@ if TYPE_CHECKING:
     from escrowmq.transaction.table import Half
 
 LOOKED_AT_MAX = 512
-"""Rows that one pull looks at."""
+"""Most rows that one pull examines."""
 
 OP_BITS = 12
-"""An op message's offset is its record's log offset, shifted by so many bits, and its number."""
+"""An op message's offset is its record's log offset shifted left by this many bits, plus the
+message's number within the record."""
 
 OP_ROWS = 512
-"""Half messages that one op message names, unless a decision has more than 4,096 times as many."""
+"""Half messages that one op message names; more only if a decision has over 4,096 times as many."""
 
 _OP_CODE = tags_code(OP_TAG)
 _Ranges = list[tuple[int, int]]
@@ -54,7 +55,7 @@ class Seen(NamedTuple):
 
 
 class _RowsView(ABC):
-    """What the views of half messages share."""
+    """Common part of the views of half messages."""
 
     topic: str
 
@@ -69,20 +70,20 @@ class _RowsView(ABC):
     @property
     @abstractmethod
     def end(self) -> int:
-        """Where the next message will be."""
+        """The offset of the next message."""
 
     @abstractmethod
     def _seen(self, offset: int) -> Seen | None:
-        """What is there, if there is anything."""
+        """Return the half message at this offset, or None."""
 
     def _after(self, offset: int) -> int:
-        """The next offset at which there may be a message."""
+        """Return the next offset at which there may be a message."""
         return offset + 1
 
     def pull(
         self, offset: int, *, count_max: int, bytes_max: int, codes: Container[int] | None
     ) -> Pulled:
-        """Messages from this offset on."""
+        """Return messages from this offset on."""
         start, end = self.start, self.end
         outside = _outside(offset, start, end)
         if outside is not None:
@@ -95,7 +96,7 @@ class _RowsView(ABC):
             seen = self._seen(offset)
             if seen is not None and (codes is None or seen.half.tags in codes):
                 total += seen.half.size
-                # At least one, however large: a reader must get past it.
+                # At least one, however large, so that a reader gets past it.
                 if messages and total > bytes_max:
                     break
                 messages.append(self._message(seen, offset))
@@ -113,7 +114,7 @@ class _RowsView(ABC):
         )
 
     def _whole(self, row: int) -> Half | None:
-        """The half message of a row, if there is one and its bytes are there."""
+        """Return the half message of a row; None if there is none or its bytes are gone."""
         store = self._store
         half = store.table.get(row)
         if half is None or half.origin == PLAIN:
@@ -122,12 +123,12 @@ class _RowsView(ABC):
         return None if is_gone else half
 
     def offset_at(self, visible_at_ms: int) -> int:
-        """The first message seen at or after this time, or one before it."""
+        """Return the offset of the first message seen at or after this time, or a lower one."""
         low, high = self.start, self.end
         while low < high:
             middle = (low + high) // 2
             at_ms = self.at_ms(middle)
-            # Of what is gone nobody knows the time: then rather too early than too late.
+            # The time of a deleted message is unknown; an offset too low is safe, too high is not.
             if 0 < at_ms < visible_at_ms:
                 low = middle + 1
             else:
@@ -136,24 +137,24 @@ class _RowsView(ABC):
 
     @abstractmethod
     def at_ms(self, offset: int) -> int:
-        """When what is at this offset was seen first; 0 if nobody can tell."""
+        """Return when the message at this offset was first seen; 0 if that is unknown."""
 
 
 class HalfView(_RowsView):
-    """The half topic: every half message that is still stored, whatever became of it."""
+    """The half topic: every half message that is still stored, decided or not."""
 
     topic = HALF_TOPIC
 
     @property
     def start(self) -> int:
-        """The lowest row; undecided ones may be older than all others."""
+        """The lowest row; survivors are older than all others."""
         table = self._store.table
         oldest = min(table.survivors.rows, default=table.start) if table.start else 0
         return min(oldest, table.start)
 
     @property
     def end(self) -> int:
-        """The next half offset, as far as all before it are durable."""
+        """The half offset after the last durable half message."""
         return self._store.settled_rows
 
     def _seen(self, offset: int) -> Seen | None:
@@ -168,25 +169,25 @@ class HalfView(_RowsView):
         return min(older, default=table.start)
 
     def at_ms(self, offset: int) -> int:
-        """When this half message, or the next one that is there, was stored."""
+        """Return when this half message, or the next one that exists, was stored."""
         table = self._store.table
         half = table.get(offset) or table.get(self._after(offset))
         return 0 if half is None else half.stored_at_ms
 
 
 class ParkedView(_RowsView):
-    """The topic of the parked: their half messages, once for each time they were parked."""
+    """The topic of parked transactions: their half messages, once for each parking."""
 
     topic = PARKED_TOPIC
 
     @property
     def start(self) -> int:
-        """The first that is remembered."""
+        """The lowest offset that the store remembers."""
         return self._store.parkings.start
 
     @property
     def end(self) -> int:
-        """The next one, as far as all before it are durable."""
+        """The offset after the last durable one."""
         return self._store.parkings.end_below(self._store.settled)
 
     def _seen(self, offset: int) -> Seen | None:
@@ -200,7 +201,7 @@ class ParkedView(_RowsView):
         return None if half is None else Seen(half, passed.stored_at_ms)
 
     def _ranges(self, head: int) -> _Ranges:
-        """All rows of a transaction; once it is decided, only the decision names them."""
+        """Return all rows of a transaction; once it is decided, only the decision names them."""
         store = self._store
         half = store.table.get(head)
         if half is None:
@@ -214,7 +215,7 @@ class ParkedView(_RowsView):
         return store.core.ranges_of(head)
 
     def at_ms(self, offset: int) -> int:
-        """When this message was parked."""
+        """Return when this message was parked; 0 if that is unknown."""
         if not self.start <= offset < self.end:
             return 0
         frame, _ = self._store.parkings.find(offset)
@@ -222,7 +223,7 @@ class ParkedView(_RowsView):
 
 
 class OpView:
-    """The op topic: which half messages were settled, decision by decision."""
+    """The op topic: which half messages were decided, decision by decision."""
 
     def __init__(self, store: Store, store_host: bytes) -> None:
         self._store = store
@@ -231,18 +232,18 @@ class OpView:
 
     @property
     def start(self) -> int:
-        """Where the log starts."""
+        """The start of the log."""
         return self._store.log.start << OP_BITS
 
     @property
     def end(self) -> int:
-        """Where what is durable of the log ends."""
+        """The durable end of the log."""
         return self._store.settled << OP_BITS
 
     def pull(
         self, offset: int, *, count_max: int, bytes_max: int, codes: Container[int] | None
     ) -> Pulled:
-        """Op messages from this offset on."""
+        """Return op messages from this offset on."""
         start, end = self.start, self.end
         outside = _outside(offset, start, end)
         if outside is not None:
@@ -267,7 +268,7 @@ class OpView:
         )
 
     def _messages(self, offset: int) -> Iterator[tuple[int, bytes]]:
-        """Op messages and their offsets; last the offset at which to go on, without one."""
+        """Yield offsets and op messages; last the offset at which to continue, with no message."""
         for passed in self._scan.frames(offset >> OP_BITS):
             if passed.end == passed.log_offset:
                 yield passed.log_offset << OP_BITS, b""
@@ -278,7 +279,7 @@ class OpView:
     def _of(self, passed: Passed, ranges: _Ranges, offset: int) -> Iterator[tuple[int, bytes]]:
         first = passed.log_offset << OP_BITS
         count = sum(count for _, count in ranges)
-        # However many it settles, its messages must fit between two offsets of the log.
+        # However many rows it decides, its messages must fit between two log offsets.
         size = max(OP_ROWS, -(-count >> OP_BITS))
         skipped = max(offset - first, 0)
         rows = islice(_rows(ranges), skipped * size, None)
@@ -295,11 +296,11 @@ class OpView:
             )
 
     def offset_at(self, visible_at_ms: int) -> int:
-        """The first decision at or after this time, or something before it."""
+        """Return the offset of the first decision at or after this time, or a lower one."""
         return self._scan.offset_at(visible_at_ms) << OP_BITS
 
     def at_ms(self, offset: int) -> int:
-        """When what follows in the log was stored; of its end, when the last thing was."""
+        """Return when the next frame of the log was stored; at the log's end, the last frame."""
         passed = next(self._scan.frames(offset >> OP_BITS))
         return passed.stored_at_ms or (self._store.last_at_ms if self._store.settled else 0)
 
@@ -317,7 +318,7 @@ def _nth(ranges: _Ranges, number: int) -> int | None:
 
 
 def _outside(offset: int, start: int, end: int) -> Pulled | None:
-    """What a pull from outside a queue is told."""
+    """Return the answer to a pull outside the queue; None if it is inside."""
     if offset < start:
         status, next_offset = Status.BEHIND_START, start
     elif offset < end:

@@ -1,4 +1,4 @@
-"""What must be in the log before a request can be handled: a topic or a group that it makes."""
+"""Signal that a topic or group must be created before a request can be handled."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class Wanted(Exception):
-    """Raised by a handler before it has done anything: do this first, then ask it again."""
+    """Raised by a handler that has done nothing yet: run the command, then call it again."""
 
     def __init__(self, command: PutTopic | PutGroup) -> None:
         super().__init__(command)

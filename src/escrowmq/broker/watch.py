@@ -1,4 +1,4 @@
-"""What a server does for its operator: notices of alerts, and scheduled backups."""
+"""Services of a server for its operator: alert notices and scheduled backups."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from escrowmq.broker.broker import Broker
 
 BACKUP_S = 1.0
-"""How exactly a backup begins."""
+"""The longest delay before a due backup begins."""
 
 
 class Watch:
-    """Belongs to one event loop; off unless the settings name somebody to tell, or a directory."""
+    """Alert notices and backups, each off unless configured. Use it from one event loop only."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class Watch:
         self._backups: ScheduledBackups | None = None
 
     async def start(self, broker: Broker, background: Background, address: str) -> None:
-        """Look at the broker, which this machine reaches at the address, from now on."""
+        """Start to watch the broker, which this machine reaches at the address."""
         if self._backup.is_on and self._backup_command:
             backups = ScheduledBackups(
                 self._backup,
@@ -60,7 +60,7 @@ class Watch:
             background.every(self._alerts.interval_ms / 1_000, "look_for_alerts", look)
 
     async def stop(self) -> None:
-        """Tell nobody any more, and end a backup that runs."""
+        """Send no more notices, and stop a running backup."""
         if self._alerting is not None:
             self._alerting.stop()
         if self._backups is not None:

@@ -1,15 +1,14 @@
-"""The one writer: commands in, group commits out.
+"""The only writer of the store: commands in, group commits out.
 
-While one flush runs, the next batch gathers.  A batch is decided and applied in memory, written
-and flushed together, and only then answered.  A command that is alone is flushed at once, on the
-loop's own thread, and so is everything on a quick disk: handing it over would take longer than the
-flush, and two threads get into each other's way.
+While one flush runs, the next batch gathers. A batch is decided and applied in memory, written and
+flushed together, and only then answered. A single command is flushed at once, on the event loop's
+thread, and so is every batch on a fast disk: a handover to the flush thread would take longer than
+the flush, and the two threads would compete.
 
-New messages wait before decisions do: when the inbox fills, half messages are slowed first, so
-that what is already held can be settled.  A batch is fair to those who sent it
-(``inbox.py``).  After a failed write, flush or checkpoint nothing is
-served any more: whoever was waiting is told that the outcome is unknown, everybody else that the
-store has failed, and ``failed`` tells the process to stop.
+When the inbox fills, the writer slows new messages before decisions, so that held transactions can
+still be decided. A batch is fair to all senders (``inbox.py``). After a failed write, flush or
+checkpoint the writer serves nothing more: commands in the failed batch get an unknown outcome, all
+others get the store's failure, and ``failed`` tells the process to stop.
 """
 
 from __future__ import annotations
@@ -41,15 +40,15 @@ OnDurable = Callable[[list[Waiting], list[Decision]], None]
 
 
 UNFLUSHED_BATCH_MAX = 64
-"""Commands in one batch where none waits for the disk: few, so that the first are answered, and
-their senders go on, while the others are written."""
+"""Most commands in one batch if none waits for the disk: few, so that the first senders are
+answered and continue while the other commands are written."""
 
 IN_USE_S = 0.1
-"""So long after a message somebody is taken to be sending."""
+"""Clients count as sending for this long after a message."""
 
 
 class Writer:
-    """Everything that changes the store goes through here.  Belongs to one event loop."""
+    """The only path that changes the store. Use it from one event loop only."""
 
     def __init__(self, store: Store, clock: StoreClock, config: WriterConfig | None = None) -> None:
         self._store = store
@@ -75,7 +74,7 @@ class Writer:
         self.failed: asyncio.Future[BaseException] = self._loop.create_future()
         self._closing = False
         self._drained: asyncio.Future[None] | None = None
-        #: Called with each batch that is durable, before anybody hears of it.
+        #: Called with each durable batch, before its commands are answered.
         self.on_durable: OnDurable = _ignore
         self.flush_times = FlushTimes()
         #: Called with the queues that grew, after each batch.
@@ -84,7 +83,7 @@ class Writer:
     # For callers.
 
     async def submit(self, command: Command) -> Decision:
-        """The decision on a command, once it is durable.  Waits while the inbox is full."""
+        """Return the decision on a command once it is durable. Waits while the inbox is full."""
         self._refuse_if_closed()
         size = size_of(command)
         if not self._store.space.takes(size):
@@ -101,13 +100,13 @@ class Writer:
             waiting.is_wanted = False
             raise
         finally:
-            # An error's traceback has this frame, and the future has the error: not a cycle.
+            # Avoids a cycle: the future holds an error, whose traceback holds this frame.
             del answer, waiting
 
     def put(self, command: Command, tell: Tell, source: Hashable = None) -> None:
-        """Have ``tell`` called with the decision once it is durable, or with what went wrong.
+        """Have ``tell`` called with the decision once it is durable, or with the error.
 
-        For whoever cannot wait: Unavailable if there is no room for this ``source``.
+        For callers that cannot wait: raises Unavailable if there is no room for this ``source``.
         """
         self._refuse_if_closed()
         size = size_of(command)
@@ -122,7 +121,7 @@ class Writer:
 
     @property
     def is_in_use(self) -> bool:
-        """Whether clients are sending: whoever asks for much gets it in small pieces then."""
+        """Whether clients are sending now, so that large answers must be given in small pieces."""
         return self._loop.time() - self._sent_at < IN_USE_S
 
     def between(self, work: Callable[[], None]) -> None:
@@ -136,24 +135,24 @@ class Writer:
     def _look_for_space(self, command: Command, size: int | None) -> None:
         self.look_at_space()
         space = self._store.space
-        # Before store time has moved nothing is deleted, and there would never be room.
+        # Accept a move of store time: nothing is deleted before it, so no room would get free.
         if type(command) is not MoveTime or space.level is Level.NOTHING:
             space.refuse_if_full(size)
 
     def look_at_space(self) -> None:
-        """See what is free on the disk; to be done every now and then."""
+        """Measure the free room on the disk; to be called regularly."""
         log = self._store.log
         self._store.space.look(self._inbox.message_bytes + log.end - log.written)
 
     @property
     def waiting(self) -> Depths:
-        """What waits."""
+        """Numbers of waiting commands and questions."""
         return self._inbox.depths(len(self._questions))
 
     async def alone(self, work: Callable[[Store], T]) -> T:
-        """Run something between two batches, when memory holds exactly what is durable.
+        """Run ``work`` between two batches, when memory holds exactly what is durable.
 
-        Every queue has its entries then, and no checkpoint is under way.
+        Every queue has its entries then, and no checkpoint is in progress.
         """
         self._refuse_if_closed()
         done: asyncio.Future[T] = self._loop.create_future()
@@ -178,7 +177,10 @@ class Writer:
             _resolve(done, result)
 
     async def carry(self, commands: Sequence[Carry]) -> list[Decision]:
-        """Decisions on what retention carries, once durable; it has looked for room itself."""
+        """Return the decisions on what retention carries forward, once durable.
+
+        Retention has checked for room itself.
+        """
         self._refuse_if_closed()
         answers: list[asyncio.Future[Decision]] = []
         for command in commands:
@@ -188,21 +190,21 @@ class Writer:
         return await asyncio.gather(*answers)
 
     async def aside(self, work: Callable[[], object]) -> None:
-        """Run something long in another thread, while no checkpoint is under way."""
+        """Run long ``work`` in another thread, while no checkpoint is in progress."""
         self._refuse_if_closed()
         done = self._beside.work(work)
         self._schedule()
         await done
 
     async def checkpoint(self) -> None:
-        """Take a checkpoint of what there is now, or a little later."""
+        """Take a checkpoint of the present state or a slightly later one."""
         self._refuse_if_closed()
         done = self._beside.checkpoint()
         self._schedule()
         await done
 
     async def close(self) -> None:
-        """Answer what was submitted, checkpoint unless the store has failed, and close it."""
+        """Answer what was submitted, then close the store, with a checkpoint if possible."""
         if self._store.failure is None:
             self._refuse_if_closed()
         self._closing = True
@@ -212,7 +214,7 @@ class Writer:
             await self._drained
         self._flusher.shutdown()
         self._beside.close()
-        # The next start knows from when on nobody was there, however long nothing was written.
+        # Tells the next start when the broker stopped, even if the last write is much older.
         self._store.last_at_ms = max(self._store.last_at_ms, self._clock.now_ms())
         self._store.close()
 
@@ -243,7 +245,7 @@ class Writer:
         self._refuse_if_closed()
 
     def _let_in(self) -> None:
-        """Wake as many as there is room for; decisions first."""
+        """Wake as many submitters as there is room for, decisions first."""
         room = self._config.inbox_max - len(self._inbox)
         while room > 0 and self._slowed_decisions:
             room -= _wake(self._slowed_decisions.popleft())
@@ -256,7 +258,7 @@ class Writer:
     def _schedule(self) -> None:
         if not (self._is_scheduled or self._is_flushing):
             self._is_scheduled = True
-            # Soon, not now: everybody who is ready in this turn of the loop joins the batch.
+            # Soon, not now: every sender that is ready in this turn of the loop joins the batch.
             self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:
@@ -272,7 +274,7 @@ class Writer:
         if self._alone and not self._beside.is_busy and self._store.dispatcher.is_idle:
             self._alone.popleft()()
         if self._questions.are_ready:
-            # One each time, so that batches go on in between.
+            # One question per turn, so that batches continue in between.
             self._questions.answer_one(is_beside_senders=self.is_in_use)
         batch = self._inbox.take()
         self._let_in()
@@ -284,12 +286,12 @@ class Writer:
         try:
             decisions = [store.execute(waiting.command, now_ms) for waiting in batch]
             if store.log.end == store.log.written:
-                # Nothing but answers: still not before the batch that they may tell of.
+                # Nothing to write. The answers still follow earlier batches, which they may show.
                 self._answer(batch, decisions)
                 return
             store.write()
             if self._is_fsync:
-                # What retention carries is in no hurry, and others are not to wait for it.
+                # Retention is not urgent: a slow flush for it must not block the event loop.
                 is_alone = len(batch) == 1 and not self._inbox
                 is_hurried = is_alone and type(batch[0].command) is not Carry
                 if not (is_hurried or self.flush_times.are_quick):
@@ -309,7 +311,7 @@ class Writer:
         )
 
     def _flush(self) -> float:
-        """Flush, in whichever thread; how long it took."""
+        """Flush in the calling thread, and return how long it took in seconds."""
         began = perf_counter()
         self._store.flush()
         return perf_counter() - began
@@ -336,13 +338,13 @@ class Writer:
         self._after()
 
     def _after(self) -> None:
-        """What may happen between two batches."""
+        """Do the work between two batches, and schedule the next one."""
         store = self._store
         if not store.dispatcher.is_idle:
             grown = store.publish()
             self.on_visible(grown)
         elif not (self._beside.is_busy or self._alone):
-            # Who waits to be alone goes first, or under load there would always be a checkpoint.
+            # Work that must run alone goes first; under load a checkpoint would always be running.
             self._beside.begin()
         may_be_alone = self._alone and not self._beside.is_busy
         if self._inbox or may_be_alone or self._questions.are_ready or not store.dispatcher.is_idle:
@@ -357,7 +359,7 @@ class Writer:
         for waiting in self._inbox.clear():
             waiting.tell(self._store.finished())
         self._beside.give_up(self._store.finished())
-        # Whoever asks sees that the store has failed.
+        # Each question sees that the store has failed.
         self._questions.answer_all()
         for slowed in (self._slowed_messages, self._slowed_decisions):
             while slowed:
@@ -377,7 +379,7 @@ def _resolve(answer: asyncio.Future[T], end: T | BaseException) -> None:
 
 
 def _ignore(batch: list[Waiting], decisions: list[Decision]) -> None:
-    """What is done with a batch when nobody counts."""
+    """Do nothing: the default of ``on_durable``."""
 
 
 def _wake(waiting: asyncio.Future[None]) -> bool:
@@ -388,7 +390,7 @@ def _wake(waiting: asyncio.Future[None]) -> bool:
 
 
 def _tell(batch: list[Waiting], error: BaseException) -> None:
-    """These may be on disk or not: only a restart will tell."""
+    """Tell the senders that the outcome is unknown: only a restart shows what is on disk."""
     for waiting in batch:
         waiting.tell(
             OutcomeUnknown(
