@@ -23,7 +23,7 @@ SMALL_ROWS = 10_000
 
 
 class Plan:
-    """Builds the job anew for each round.
+    """Builds a new job for each round.
 
     The rules as Columns are kept between rounds. Building them takes hundreds of calls into the
     JVM, which took half of a small round.

@@ -48,7 +48,7 @@ INFLATED_TOGETHER_MAX = 4 * INFLATED_BYTES_MAX
 """Limit of the decompressed bytes in one batch."""
 
 Problems: TypeAlias = dict[int, str]
-"""What is odd about a message, by row."""
+"""Problems of odd messages, by row."""
 
 
 class _TooMuchInflatedError(Exception):
