@@ -1,1 +1,4 @@
-"""The Spark side: rules as Columns, sources, sink, settle, archive, audit.  Needs ``[spark]``."""
+"""Spark side of EscrowMQ: rules as Columns, sources, sink, settle, archive, audit.
+
+Needs ``[spark]``.
+"""

@@ -1,4 +1,7 @@
-"""What an operator may set about the pipeline.  Light: the command line imports it at its start."""
+"""Settings of the pipeline.
+
+Keep the imports light: the command line imports this at every start.
+"""
 
 from __future__ import annotations
 
@@ -23,46 +26,47 @@ _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:,/\[\]]+):([0-9]{1,5})")
 class PipelineConfig:
     """Section ``[pipeline]``."""
 
-    #: Where Spark runs: `local[*]` is beside the pipeline, on this machine; otherwise a cluster,
-    #: such as `spark://host:7077`.
+    #: Where Spark runs: `local[*]` is this machine, beside the pipeline. Anything else is a
+    #: cluster, such as `spark://host:7077`.
     master: str = "local[*]"
-    #: The brokers to look after, `host:port`, with commas between several; `escrowmq up` puts its
-    #: own in their place.
+    #: The brokers to look after: `host:port`, several separated by commas. `escrowmq up` replaces
+    #: this with its own broker.
     brokers: str = "127.0.0.1:10911"
-    #: At most so long after something is due it is looked at; what is left over, as with no
-    #: producer online, is tried again after so long.
+    #: The longest delay before due work is examined. Work that is left over, for example because no
+    #: producer is online, is retried after the same interval.
     settle_interval_ms: int = 5_000
-    #: A round that takes longer is given up, and the next one tries again.
+    #: A round that takes longer than this is abandoned, and the next round tries again.
     round_ms_max: int = 600_000
-    #: Back-checks for one producer group in one round.
+    #: The most back-checks for one producer group in one round.
     check_budget_per_group: int = 1_000
-    #: Whether topics and transactions go to the lake.
+    #: Whether the pipeline archives topics and transactions to the lake.
     archive: bool = True
-    #: What is new goes there so often, at most.
+    #: The pipeline archives new data at most once per interval.
     archive_interval_ms: int = 10_000
-    #: Days that rows stay in the lake; 0 means for ever.
+    #: Days that rows stay in the lake; 0 keeps them forever.
     lake_retention_days: int = 0
-    #: So often small files of the lake become few, and what is too old goes.
+    #: How often the pipeline compacts the lake's small files and deletes rows past their retention.
     lake_upkeep_interval_ms: int = 3_600_000
-    #: Where the lake and the streams' checkpoints are, a path or a URI.  Empty means in the data
-    #: directory; with a cluster both are needed, in a place that all of its machines reach.
+    #: Where the lake and the streams' checkpoints are: a path or a URI. Empty means in the data
+    #: directory. A cluster needs both, in a location that all of its machines can reach.
     lake_uri: str = ""
     checkpoint_uri: str = ""
-    #: Where what helps Spark to start is kept.  Empty means in the data directory.
+    #: Where the files that speed up Spark's start are kept. Empty means in the data directory, or
+    #: in the user's cache directory if there is no data directory.
     cache_dir: str = ""
-    #: The heap of the driver's Java, and of each executor's in a cluster.
+    #: The heap of the driver's JVM, and of each executor's JVM in a cluster.
     driver_memory_mb: int = 1_024
     executor_memory_mb: int = 1_024
-    #: Processors of each executor in a cluster; 0 leaves it to the cluster.
+    #: Processors per executor in a cluster; 0 leaves it to the cluster.
     executor_cores: int = 0
-    #: Parts of a shuffle.
+    #: The number of partitions of a shuffle.
     shuffle_partitions: int = 4
-    #: Further settings of Spark, `name=value` with blanks between them; they win over all others.
+    #: More Spark settings, as `name=value` separated by blanks. They override all others.
     spark_options: str = ""
-    #: How far the pipeline steps back on a machine that it shares with the broker: 0 not at all, 19
-    #: a lot, 20 to what others leave.  In a cluster it is of no account.
+    #: How much the pipeline yields the processor to a broker on the same machine: 0 is not at all,
+    #: 19 is a lot, 20 uses only idle processor time. It has no effect with a cluster.
     niceness: int = LEFT_OVER
-    #: Where `/status` and `/metrics` are; port 0 means any, -1 means off.
+    #: Where the pipeline serves `/status` and `/metrics`. Port 0 means any free port, -1 means off.
     http_host: str = "127.0.0.1"
     http_port: int = OFF
 
@@ -84,7 +88,7 @@ class PipelineConfig:
 
     @property
     def broker_addresses(self) -> tuple[str, ...]:
-        """Each broker's ``host:port``."""
+        """The ``host:port`` of each broker."""
         return addresses_of(self.brokers)
 
 
@@ -106,7 +110,7 @@ _BOUNDS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """Where the pipeline keeps things."""
+    """Where the pipeline keeps its files."""
 
     lake: str
     checkpoints: str
@@ -114,10 +118,11 @@ class Places:
 
 
 def places_of(config: PipelineConfig, data: Path | None) -> Places:
-    """Settle where everything goes; `data` is the broker's data directory, if it is here.
+    """Choose where everything goes; `data` is the broker's data directory, if it is local.
 
     Raises:
-        RequestRefused: ``bad_config``, without a data directory and a setting in its place.
+        RequestRefused: ``bad_config``, if there is neither a data directory nor the setting that
+            replaces it.
     """
     inside = {
         "lake_uri": data and data / "lake",
@@ -137,7 +142,7 @@ def places_of(config: PipelineConfig, data: Path | None) -> Places:
 
 
 def user_cache() -> Path:
-    """Where programs of this user keep what they can make again."""
+    """The directory where this user's programs keep files that they can rebuild."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "escrowmq"
 
 
@@ -147,15 +152,15 @@ def is_local(master: str) -> bool:
 
 
 def addresses_of(brokers: str) -> tuple[str, ...]:
-    """The addresses in a list with commas.
+    """The addresses in a comma-separated list.
 
     Raises:
-        RequestRefused: ``bad_config``, with the one that is none.
+        RequestRefused: ``bad_config``, with the part that is not an address.
     """
     addresses = tuple(part.strip() for part in brokers.split(","))
     for address in addresses:
         match = _ADDRESS.fullmatch(address)
-        if match is None or not 0 < int(match[2]) <= 65_535:  # noqa: PLR2004 -- ports end there
+        if match is None or not 0 < int(match[2]) <= 65_535:  # noqa: PLR2004 -- the highest port
             raise RequestRefused(
                 "bad_config",
                 "must be host:port, with commas between several",
@@ -166,14 +171,14 @@ def addresses_of(brokers: str) -> tuple[str, ...]:
 
 
 def spark_options_of(text: str) -> dict[str, str]:
-    """Settings of Spark, from ``name=value name=value``; quotes are as in a shell.
+    """Parse Spark settings from ``name=value name=value``, quoted as in a shell.
 
     Raises:
         RequestRefused: ``bad_config``.
     """
     try:
         pairs = [part.partition("=") for part in shlex.split(text)]
-    except ValueError as error:  # A quote that is not closed.
+    except ValueError as error:  # An unclosed quote.
         raise _bad_options(str(error)) from None
     for name, _, value in pairs:
         if not name.startswith("spark.") or not value:
@@ -191,5 +196,5 @@ def _bad_options(what: str) -> RequestRefused:
 
 
 def spark_missing() -> RequestRefused:
-    """The refusal of whoever did not install what the pipeline needs."""
+    """The error for an installation without the pipeline's dependencies."""
     return RequestRefused("spark_missing", 'the pipeline needs it: pip install "escrowmq[spark]"')

@@ -1,6 +1,6 @@
-"""``format("escrowmq")``: where Spark comes in.  Nothing is done here; each part has its module.
+"""The data source ``format("escrowmq")``, which only forwards to the modules that do the work.
 
-Spark finds the class by itself, through the module ``pyspark_escrowmq`` of our wheel.
+Spark finds the class through the module ``pyspark_escrowmq`` of our wheel.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ VIEWS = (MESSAGES, *FACTS)
 
 
 class EscrowSource(DataSource):
-    """Reads messages and the facts about transactions, and writes messages, exactly once."""
+    """Reads messages and the facts about transactions, and writes messages exactly once."""
 
     @classmethod
     def name(cls) -> str:
@@ -40,7 +40,7 @@ class EscrowSource(DataSource):
         return view == MESSAGES
 
     def schema(self) -> StructType:
-        """The columns; on the driver, once for each load."""
+        """The columns. Spark calls this on the driver, once for each load."""
         from escrowmq.pipeline.source import batch as source
         from escrowmq.pipeline.views import reading as views
 
@@ -49,7 +49,7 @@ class EscrowSource(DataSource):
         return views.schema(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """A reader of what is there now; on the driver, pickled to the tasks."""
+        """Return a reader of the current data. Made on the driver and pickled to the tasks."""
         from escrowmq.pipeline.source import batch as source
         from escrowmq.pipeline.views import reading as views
 
@@ -58,7 +58,10 @@ class EscrowSource(DataSource):
         return views.reader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
-        """A reader of what is there and comes; on the driver, pickled to the tasks."""
+        """Return a reader of current and future data.
+
+        Made on the driver and pickled to the tasks.
+        """
         from escrowmq.pipeline.source import stream as stream_source
         from escrowmq.pipeline.views import reading as views
 
@@ -67,7 +70,7 @@ class EscrowSource(DataSource):
         return views.stream_reader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:  # noqa: FBT001 - Spark's
-        """A writer of one batch; on the driver, pickled to the tasks."""
+        """Return a writer of one batch. Made on the driver and pickled to the tasks."""
         from escrowmq.pipeline.sink import batch as sink
 
         return sink.writer(self.options, schema, overwrite=overwrite)
@@ -77,7 +80,7 @@ class EscrowSource(DataSource):
         schema: StructType,
         overwrite: bool,  # noqa: FBT001 - Spark's
     ) -> DataSourceStreamArrowWriter:
-        """A writer of many batches; on the driver, more than once."""
+        """Return a writer of many batches. Spark calls this on the driver, more than once."""
         from escrowmq.pipeline.sink import stream as stream_sink
 
         return stream_sink.writer(self.options, schema, overwrite=overwrite)

@@ -1,4 +1,4 @@
-"""What an operator may set about a ledger, and how its password stays secret.  Light."""
+"""Settings of a ledger, and masking of its password. Keep the imports light."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from escrowmq.model.errors import RequestRefused
 MASK = "***"
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
-#: Scheme, user and password, the rest.
+#: Groups: the scheme, the user and password, the rest.
 _PARTS = re.compile(r"([^:/?#]+://)([^/?#]*)@(.*)", re.DOTALL)
-#: The same for masking, where a password that should have been quoted must not show either.
+#: The same for masking. It also matches a password that should have been percent-encoded.
 _LOOSE_PARTS = re.compile(r"([^:/?#]+://)(.*)@(.*)", re.DOTALL)
 _SECRET_IN_QUERY = re.compile(r"(?i)([?&][^=&]*(?:pass|pwd|secret|token|key)[^=&]*=)([^&#]*)")
 
@@ -24,11 +24,11 @@ _SECRET_IN_QUERY = re.compile(r"(?i)([?&][^=&]*(?:pass|pwd|secret|token|key)[^=&
 class LedgerConfig:
     """Section ``[ledger.NAME]``.
 
-    A database with a ledger; NAME is yours to choose: small letters, digits and underscores.
+    A database with a ledger. You choose NAME, from lowercase letters, digits and underscores.
     """
 
-    #: The database, as `SqlLedger` takes it. `${VARIABLE}` stands for that variable of the
-    #: environment, so that no password need be in a file.
+    #: The database URL, as `SqlLedger` takes it. `${VARIABLE}` stands for that environment
+    #: variable, so that the file need not contain a password.
     url: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
@@ -49,10 +49,10 @@ def _dialect_name(scheme: str) -> str:
 
 
 def expand(url: str, environ: Mapping[str, str]) -> str:
-    """Put variables of the environment in the place of ``${NAME}``.
+    """Replace each ``${NAME}`` with that environment variable.
 
-    A user or a password may hold any character; elsewhere a variable is taken as it is, so that it
-    may also be a host or a whole URL.
+    In the user and password part, values are percent-encoded, so a password may contain any
+    character. Elsewhere a value is inserted as it is, so it may also be a host or a whole URL.
 
     Raises:
         RequestRefused: ``bad_config``, with the variable that is not set.
@@ -73,7 +73,7 @@ def _filled(text: str, values: Mapping[str, str]) -> str:
 
 
 def masked(url: str) -> str:
-    """The URL as it may be shown: variables by their names, and other secrets not at all."""
+    """The URL as it may be shown: variables appear by name, other secrets are masked."""
     split = _LOOSE_PARTS.fullmatch(url)
     if split is not None:
         scheme, secret, rest = split.groups()
@@ -83,7 +83,7 @@ def masked(url: str) -> str:
 
 
 def scrubbed(text: str, url: str) -> str:
-    """A driver's words about a database, without the secrets of its URL."""
+    """A database driver's error text, without the secrets of the database URL."""
     text = text.replace(url, masked(url))
     split = _LOOSE_PARTS.fullmatch(url)
     secrets = [found[2] for found in _SECRET_IN_QUERY.finditer(url)]

@@ -1,7 +1,7 @@
 """Options of ``format("escrowmq")``: read and checked once, on the driver, before anything runs.
 
-Spark hands them over as texts whose names have lost their case.  What is wrong with one is said
-with its name and with what it may be.
+Spark passes options as strings and lowercases their names. An error names the option and the
+allowed values.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from difflib import get_close_matches
 
 from escrowmq.model.errors import RequestRefused
 
-#: What Spark itself, or somebody's session, puts beside ours.
+#: Options that Spark or a session sets beside ours.
 _SPARK = frozenset({"path", "checkpointlocation", "queryname", "outputmode", "mergeschema"})
 _ADDRESSES = "host:port, several with commas between them"
 
 
 class Options:
-    """The options that a user gave, by the names that we know them by."""
+    """The options that a user gave, under the names that we document."""
 
     def __init__(self, given: Mapping[str, str], known: Collection[str]) -> None:
         self._given = {name.lower(): value for name, value in given.items()}
@@ -30,7 +30,7 @@ class Options:
                 raise bad_option(name, f"not an option here; {hint}there are {there}")
 
     def text(self, name: str, default: str | None = None) -> str:
-        """A text; without a default it must be given."""
+        """A string; required if it has no default."""
         value = self._given.get(name.lower(), default)
         if not value and default is None:
             raise bad_option(name, "it must be given")
@@ -38,7 +38,7 @@ class Options:
         return value
 
     def whole(self, name: str, default: int, *, low: int, high: int) -> int:
-        """A whole number."""
+        """An integer."""
         given = self._given.get(name.lower())
         if given is None:
             return default
@@ -58,11 +58,11 @@ class Options:
         return value
 
     def flag(self, name: str, *, default: bool) -> bool:
-        """Yes or no."""
+        """A boolean."""
         return self.choice(name, str(default).lower(), ("true", "false")) == "true"
 
     def flag_or_none(self, name: str) -> bool | None:
-        """Yes, no, or not given."""
+        """A boolean, or None if the user did not give it."""
         return self.flag(name, default=False) if self.is_given(name) else None
 
     def is_given(self, name: str) -> bool:
@@ -70,7 +70,7 @@ class Options:
         return name.lower() in self._given
 
     def names(self, name: str, between: str = ",") -> tuple[str, ...]:
-        """Words with commas between them; none if it is not given."""
+        """Words separated by commas, or by `between`; empty if the option is not given."""
         given = self._given.get(name.lower(), "")
         return tuple(word for word in (one.strip() for one in given.split(between)) if word)
 
@@ -87,6 +87,6 @@ class Options:
 
 
 def bad_option(name: str, allowed: str, value: str | None = None) -> RequestRefused:
-    """Say which option is wrong, and what it may be."""
+    """The error that says which option is wrong, and what it may be."""
     facts = {} if value is None else {"value": value[:256]}
     return RequestRefused("bad_option", allowed, option=name, **facts)

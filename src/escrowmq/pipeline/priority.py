@@ -1,18 +1,19 @@
-"""Stepping back for a broker on the same machine."""
+"""Lowering this process's priority below that of a broker on the same machine."""
 
 from __future__ import annotations
 
 import os
 
-#: Further back than any niceness: the processor only when nobody else wants it.
+#: Lower than any niceness: runs only when no other process wants the processor.
 LEFT_OVER = 20
 
 
 def step_back(niceness: int) -> None:
-    """Let others go first; Java and the workers, which are started later, do so too.
+    """Lower the priority of this process, and of the JVM and the workers that it starts later.
 
-    A processor that runs a nice process is busy all the same: whoever wakes up then waits for
-    another processor.  One that runs what is left over counts as free, and is given up at once.
+    A processor that runs a nice process still counts as busy, so a process that wakes up waits for
+    another processor. A processor that runs an idle-class process counts as free and switches at
+    once.
     """
     os.nice(niceness)
     if niceness >= LEFT_OVER and hasattr(os, "SCHED_IDLE"):

@@ -1,8 +1,8 @@
 """The parts of PySpark's API that differ between Spark 4.0 and 4.3, under one name each.
 
 Every other module of the source, the views and the sink imports these names from here, so that it
-loads on each of these versions.  A name that Spark lacks is replaced by a class of our own with the
-same fields; ``HAS_READ_LIMITS`` and ``HAS_ARROW_STREAM_WRITER`` tell whether Spark knows it.
+loads on each of these versions. If Spark lacks a name, a class of our own with the same fields
+replaces it. ``HAS_READ_LIMITS`` and ``HAS_ARROW_STREAM_WRITER`` tell whether Spark has it.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ else:
         HAS_READ_LIMITS = False
 
         class ReadLimit:
-            """How much one batch of a stream reads."""
+            """How much one batch of a stream may read."""
 
         @dataclass
         class ReadAllAvailable(ReadLimit):
-            """Everything that is there."""
+            """Everything that is available."""
 
         @dataclass
         class ReadMaxRows(ReadLimit):
@@ -63,9 +63,9 @@ else:
             max_bytes: int
 
         class SupportsTriggerAvailableNow:
-            """Marks a reader that can note its end when a query begins."""
+            """Marks a reader that can fix its end offset when a query begins."""
 
-    #: Since Spark 4.1: a stream writer gets Arrow batches; before, it gets rows.
+    #: Since Spark 4.1, a stream writer gets Arrow batches. Before that, it gets rows.
     HAS_ARROW_STREAM_WRITER = hasattr(_datasource, "DataSourceStreamArrowWriter")
     DataSourceStreamArrowWriter = getattr(
         _datasource, "DataSourceStreamArrowWriter", DataSourceStreamWriter
@@ -85,9 +85,9 @@ __all__ = [
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """The Arrow form of a Spark schema; instants are in UTC."""
+    """The Arrow form of a Spark schema, with timestamps in UTC."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    # Spark 4.0 and 4.1 have no such parameter, and always take UTC.
+    # Spark 4.0 and 4.1 lack this parameter and always use UTC.
     has_timezone = "timezone" in inspect.signature(to_arrow_schema).parameters
     return to_arrow_schema(schema, timezone="UTC") if has_timezone else to_arrow_schema(schema)

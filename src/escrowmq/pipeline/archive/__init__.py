@@ -1,1 +1,1 @@
-"""Topics and the life lines of transactions into the lake, exactly once."""
+"""Archives topics and the life lines of transactions to the lake, exactly once."""

@@ -1,7 +1,7 @@
-"""Messages that became visible in two histories of a broker: the lake has them once.
+"""Filters messages that became visible in two histories of a broker: the lake keeps them once.
 
 A half message that was undecided where a restored broker's history forks can be committed in both
-histories.  It lies below the fork in the log, as few others that come later.
+histories. It is below the fork in the log, which holds for few other new messages.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from deltalake import DeltaTable
 
 from escrowmq.pipeline.lake.tables import DATE
 
-#: What tells a message from another one at the same place in another history.
+#: The columns that tell a message from another one at the same position in another history.
 _IDENTITY = ("broker", "topic", "log_offset", "stored_at_ms", "unique_key")
 
 
 def without_known(
     batch: pa.RecordBatch, forks: Mapping[str, int], uri: str, storage: Mapping[str, str]
 ) -> pa.RecordBatch:
-    """The rows without those that the table of messages has from another history; in a task."""
+    """The rows that the table of messages does not have from another history. Runs in a task."""
     is_suspect = pa.repeat(pa.scalar(value=False), batch.num_rows)
     for broker, log_offset in forks.items():
         is_below = pc.less(batch["log_offset"], log_offset)
@@ -41,7 +41,7 @@ def without_known(
 def _known(
     suspects: pa.RecordBatch, uri: str, storage: Mapping[str, str]
 ) -> set[tuple[object, ...]]:
-    # None was visible before it was stored.
+    # No message was visible before it was stored.
     first_ms = pc.min(suspects["stored_at_ms"]).as_py()
     first_day = datetime.fromtimestamp(first_ms / 1_000, UTC).date()
     wanted = (

@@ -1,7 +1,7 @@
-"""The archive: topics and the life lines of transactions into the lake, exactly once.
+"""The archive: topics and the life lines of transactions to the lake, exactly once.
 
-``archive_once`` takes what is there and ends.  A service keeps an ``Archive``, whose streams stay
-between its runs: to begin them costs more than a batch does.
+``archive_once`` archives the current data and ends. A service keeps an ``Archive``, whose streams
+stay between its runs, because starting them costs more than a batch.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ log = event_log(__name__)
 STREAMS = (MessageStream, EventStream)
 INTERVAL_MS = 10_000
 RUN_S_MAX = 60.0
-"""So long a run waits for its streams; they go on if it has to leave."""
+"""How long a run waits for its streams. They continue after it gives up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,15 +39,15 @@ class ArchiveSummary:
 
     #: Rows by table.
     rows: Mapping[str, int]
-    #: How old the oldest message or event of them was at most when it could be queried.
+    #: The greatest age of a message or event when it became available for queries.
     lag_ms: int
-    #: Whether all is archived that was there when the run began.
+    #: Whether everything is archived that existed when the run began.
     is_complete: bool
     took_ms: int
 
 
 class Archive:
-    """Archives again and again.  On the driver, in one thread."""
+    """Archives repeatedly. Runs on the driver, in one thread."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Archive:
         kinds: Sequence[type[ArchiveStream]] = STREAMS,
     ) -> None:
         if isinstance(brokers, str):
-            # Otherwise each of its letters would be an address.
+            # Otherwise each of its letters would be taken for an address.
             text = "a list of addresses, each host:port"
             raise RequestRefused("bad_option", text, option="brokers", value=brokers)
         options = options or ArchiveOptions()
@@ -74,11 +74,12 @@ class Archive:
         self._progress = ProgressWatch(spark, self._lake)
 
     def once(self) -> ArchiveSummary:
-        """Archive what is there now, and let the streams end.
+        """Archive the current data, and let the streams end.
 
         Raises:
-            RequestRefused: ``archive_superseded`` and the like: checkpoint and lake are apart.
-            Unavailable: ``archive_failed``, or what failed; the next run goes on from there.
+            RequestRefused: ``archive_superseded`` and similar, if checkpoint and lake do not match.
+            Unavailable: ``archive_failed``, or the error that caused it. The next run continues
+                from there.
         """
 
         def finish(stream: ArchiveStream) -> bool:
@@ -91,10 +92,10 @@ class Archive:
             self.rest()
 
     def run(self, rounds: Sequence[Mapping[str, Any]] = ()) -> ArchiveSummary:
-        """Archive what is there now, and these summaries of rounds; the streams go on.
+        """Archive the current data and these summaries of rounds. The streams continue.
 
-        They take what is new once in an interval.  What is raised is as for ``once``; a stream that
-        ended is begun again by the next run.
+        They archive new data once per interval. Raises the same errors as ``once``. The next run
+        restarts a stream that ended.
         """
         until_s = time.monotonic() + RUN_S_MAX
         append_rounds(self._lake, rounds)
@@ -102,7 +103,7 @@ class Archive:
         return self._summary(trigger, lambda stream: stream.catch_up(until_s))
 
     def rest(self) -> None:
-        """End the streams, and give their memory back; the next run begins them again."""
+        """Stop the streams and free their memory. The next run starts them again."""
         for stream in self._streams:
             stream.stop()
 
@@ -113,7 +114,7 @@ class Archive:
         failures: list[EscrowError] = []
         running = []
         is_complete = True
-        # All are begun before one is waited for, and none ends because another did.
+        # All streams start before the first wait, and a failed one does not stop the others.
         for stream in self._streams:
             try:
                 stream.start(trigger)
@@ -154,5 +155,5 @@ def archive_once(
     checkpoint_uri: str,
     options: ArchiveOptions | None = None,
 ) -> ArchiveSummary:
-    """Archive what is there now; on the driver.  What is raised is as for ``Archive.once``."""
+    """Archive the current data, on the driver. Raises the same errors as ``Archive.once``."""
     return Archive(spark, brokers, lake_uri, checkpoint_uri, options).once()

@@ -1,14 +1,14 @@
-"""Which checkpoint may append to a table of the lake, and which of its batches are there.
+"""Decides which checkpoint may append to a lake table, and which of its batches are in the table.
 
-The law: **only the table's owner appends, and batch n + 1 comes after batch n.**  Owner, batch and
-the batch's plan are app transactions of the Delta table: they change with the rows, in one commit,
-or not at all.  So a batch that Spark repeats is passed over, whatever was killed meanwhile; and a
-checkpoint that was deleted, copied or brought back from a backup, or a table that was, can neither
-make rows twice nor leave some out.
+The law: **only the table's owner appends, and batch n + 1 comes after batch n.** Owner, batch and
+the batch's plan are app transactions of the Delta table. They change with the rows, in one commit,
+or not at all. So a batch that Spark repeats is skipped, no matter which process was killed in
+between. A checkpoint or a table that was deleted, copied or restored from a backup can neither
+duplicate rows nor leave some out.
 
-An owner is a number in a note beside Spark's files in the checkpoint.  A checkpoint without a note
-is new: it goes on from what the table has, and becomes the owner; the one before it is refused from
-then on.
+An owner is a number in a note beside Spark's files in the checkpoint. A checkpoint without a note
+is new: it continues from what the table has, and becomes the owner. From then on the previous owner
+is refused.
 """
 
 from __future__ import annotations
@@ -36,28 +36,28 @@ OWNER = "escrowmq/archive/owner"
 BATCH = "escrowmq/archive/batch"
 PLAN = "escrowmq/archive/plan"
 ENDED = "escrowmq/archive/ended"
-"""Before an id: the last batch that a former owner committed."""
+"""Prefix for the last batch that a former owner committed, by owner id."""
 NOTE = "escrowmq.json"
 
 NO_BATCH = -1
-"""Before an owner's first."""
+"""The batch number before an owner's first batch."""
 
-#: Spark's, in a checkpoint: who it is, and what each batch reads.
+#: Spark's files in a checkpoint: its identity, and what each batch reads.
 _SPARKS_FILE = "metadata"
 _PLANS = "offsets"
 _REMEDY = "delete this checkpoint: a new one goes on from what the lake has"
 
 
 class Place(NamedTuple):
-    """What a table says of its owner."""
+    """What a table records about its owner."""
 
     owner: int
-    #: The last that it has, and the fingerprint of what that one was to read.
+    #: The last batch in the table, and the fingerprint of its plan.
     batch: int
     plan: int
 
     def transactions(self) -> list[Transaction]:
-        """As a commit writes it."""
+        """The transactions that a commit writes."""
         return [
             Transaction(name, version)
             for name, version in zip((OWNER, BATCH, PLAN), self, strict=True)
@@ -65,31 +65,31 @@ class Place(NamedTuple):
 
 
 class Note(msgspec.Struct, frozen=True):
-    """What a checkpoint knows of itself, from before its first batch on."""
+    """What a checkpoint records about itself before its first batch."""
 
     archive_id: int
     #: Where its stream began: the option ``startingOffsets``.
     starting: str
-    #: What the table said then; none if nobody had written to it.
+    #: What the table recorded then; None if it had no owner.
     after: Place | None
 
 
 class Claim:
-    """A checkpoint's right to append to a table.  On the driver."""
+    """A checkpoint's right to append to a table. Used on the driver."""
 
     def __init__(self, table: LakeTable, files: FileSystem, note: Note) -> None:
         self.table = table
         self.archive_id = note.archive_id
         #: Where the stream began: the option ``startingOffsets``.
         self.starting = note.starting
-        #: What the table said of the owner before this one; None if there was none.
+        #: What the table recorded about the previous owner; None if there was none.
         self.after = note.after
         self._files = files
 
     def entitled(self, batch: int) -> Entitlement:
         """The entitlement to commit this batch.
 
-        Raises, when it is asked:
+        Raises, when it is called:
             RequestRefused: ``archive_superseded``, ``lake_behind_checkpoint``,
                 ``checkpoint_behind_lake``.
         """
@@ -106,19 +106,22 @@ class Claim:
         return ask
 
     def planned(self, batch: int) -> dict[str, Any]:
-        """The offsets up to which a batch was to read; as the source's reader has them."""
+        """The planned end offsets of a batch, in the format of the source's reader."""
         offsets: dict[str, Any] = msgspec.json.decode(self._plan(batch).splitlines()[-1])
         return offsets
 
     def place(self, delta: DeltaTable) -> Place:
-        """How far the table is, as long as it is ours."""
+        """What the table records, as long as this checkpoint owns it."""
         there = place_of(delta)
         if there is None or there.owner != self.archive_id:
             raise _superseded(self.table)
         return there
 
     def _plan(self, batch: int) -> bytes:
-        """What Spark wrote down of a batch before it began: last of it, the source's offsets."""
+        """Spark's plan of a batch, written before it began.
+
+        The last line holds the source's offsets.
+        """
         plan = read_whole(self._files, f"{_PLANS}/{batch}")
         if plan is None:
             raise self._behind(batch)
@@ -145,7 +148,7 @@ class Claim:
 
 
 def place_of(delta: DeltaTable) -> Place | None:
-    """What the table says of its owner; None if there was never one."""
+    """What the table records about its owner; None if it never had one."""
     owner, batch, plan = (delta.transaction_version(name) for name in (OWNER, BATCH, PLAN))
     if owner is None or batch is None or plan is None:
         return None
@@ -153,7 +156,7 @@ def place_of(delta: DeltaTable) -> Place | None:
 
 
 def last_batch(delta: DeltaTable, archive_id: int) -> int | None:
-    """The last batch that a former owner committed; None if its end was not recorded."""
+    """The last batch that an owner committed; None if it was not recorded."""
     place = place_of(delta)
     if place is not None and place.owner == archive_id:
         return place.batch
@@ -161,7 +164,7 @@ def last_batch(delta: DeltaTable, archive_id: int) -> int | None:
 
 
 def _fingerprint(planned: bytes) -> int:
-    """Sixty-three bits: what a version has."""
+    """A hash of 63 bits, the size of a Delta transaction version."""
     return int.from_bytes(hashlib.sha256(planned).digest()[:8]) >> 1
 
 
@@ -172,10 +175,10 @@ def claim(
     storage: Mapping[str, str],
     take_over: Callable[[Place], str],
 ) -> Claim:
-    """Be the owner of the table, for this checkpoint; on the driver, before its stream starts.
+    """Make this checkpoint the owner of the table. Runs on the driver, before the stream starts.
 
-    `take_over` is called if somebody else was: it returns where the stream begins.  It changes
-    nothing, because the other owner may be alive and commit before this claim does.
+    `take_over` is called if there was another owner. It returns where the stream begins. It must
+    change nothing, because the other owner may be alive and commit before this claim does.
 
     Raises:
         RequestRefused: ``archive_superseded``, ``checkpoint_not_ours``.
@@ -188,7 +191,8 @@ def claim(
     elif read_whole(files, _SPARKS_FILE) is not None:
         raise RequestRefused("checkpoint_not_ours", _REMEDY, checkpoint=checkpoint)
     else:
-        # The note comes first: killed after it, we would not know that we are the owner.
+        # The note comes first. If the process were killed after the commit without a note, the
+        # checkpoint would not know that it is the owner.
         starting = "earliest" if place is None else take_over(place)
         note = Note(secrets.randbits(63), starting, place)
         write_whole(files, NOTE, msgspec.json.encode(note))

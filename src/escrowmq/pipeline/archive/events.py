@@ -1,4 +1,4 @@
-"""What happened to transactions, as the archive takes it into the lake."""
+"""The archive stream of transaction events."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from escrowmq.pipeline.views.facts import BROKER, LOG_OFFSET
 
 
 class EventStream(ArchiveStream):
-    """The life lines into ``transactions``."""
+    """Archives life lines to ``transactions``."""
 
     table = TRANSACTIONS
 
@@ -43,7 +43,7 @@ class EventStream(ArchiveStream):
         starts = {row[BROKER]: row["last"] + 1 for row in ends}
         delta = self._lake.open(TRANSACTIONS)
         if is_marked(delta):
-            # Of a broker that was restored, the lake has higher offsets of another history.
+            # For a restored broker, the lake may hold higher offsets of another history.
             starts = {broker: marked_end(delta, broker) for broker in starts}
-        # All that one place of the log says is in one batch.
+        # All events at one log offset are in one batch, so the next offset is a safe start.
         return json.dumps(starts)

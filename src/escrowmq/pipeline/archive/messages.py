@@ -1,4 +1,4 @@
-"""Topics, as the archive takes them into the lake."""
+"""The archive stream of topics."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from escrowmq.pipeline.lake.tables import MESSAGES, QUARANTINE
 from escrowmq.pipeline.source.message_reading import RangesPartition
 
 CLOSED = 2**62
-"""The quarantine's last batch of a former owner: it commits no more there."""
+"""A batch number that closes the quarantine for a former owner, which can then commit no more."""
 
 
 class MessageStream(ArchiveStream):
-    """Topics into ``messages``, and what is wrong with some into ``quarantine``."""
+    """Archives topics to ``messages``, and messages with a problem to ``quarantine``."""
 
     table = MESSAGES
 
@@ -55,7 +55,7 @@ class MessageStream(ArchiveStream):
         task = WriteMessages(messages, quarantine, owner.archive_id, batch.number, forks)
         files = written_by(self._spark, batch, task)
         poison = [file for file in files if file.table == QUARANTINE.name]
-        # First: once the messages are there, nobody comes back to this batch.
+        # Quarantine first: once the messages are committed, this batch does not run again.
         if poison:
             self._lake.commit(QUARANTINE, poison, _once(owner.archive_id, batch.number))
         good = [file for file in files if file.table == MESSAGES.name]
@@ -73,7 +73,7 @@ class MessageStream(ArchiveStream):
         good = self._lake.read(self._spark, MESSAGES)
         poison = self._lake.read(self._spark, QUARANTINE)
         for archive_id, batch in self._last_batches().items():
-            # Of a batch that was killed between its two commits: it comes again.
+            # Skip rows of a batch that was killed between its two commits. It will run again.
             poison = poison.where(f"archive_id != {archive_id} OR batch <= {batch}")
         both = good.select(*queue, "queue_offset").unionByName(
             poison.select(*queue, "queue_offset")
@@ -84,7 +84,7 @@ class MessageStream(ArchiveStream):
             topics = starts.setdefault(row.broker, {})
             end = row.last + 1
             if is_marked(messages):
-                # Of a broker that was restored, the lake has higher offsets of another history.
+                # For a restored broker, the lake may hold higher offsets of another history.
                 end = marked_end(messages, row.broker, row.topic, row.queue_id)
             topics.setdefault(row.topic, {})[row.queue_id] = end
         return json.dumps(starts)
@@ -94,14 +94,14 @@ class MessageStream(ArchiveStream):
         last_batches = {owner.after.owner: owner.after.batch, **self._last_batches()}
         last_batches.pop(owner.archive_id, None)
         for archive_id, batch in last_batches.items():
-            # Closed first: a former owner that still runs adds nothing after the deletion.
+            # Close first, so that a former owner that still runs adds nothing after the deletion.
             self._lake.commit(QUARANTINE, (), _once(archive_id, CLOSED))
             with told(QUARANTINE):
                 left = f"archive_id = {archive_id} AND batch > {batch}"
                 self._lake.open(QUARANTINE).delete(left)
 
     def _last_batches(self) -> dict[int, int]:
-        """For each owner with rows in the quarantine, the last batch that it committed."""
+        """The last committed batch of each owner that has rows in the quarantine."""
         messages = self._lake.open(MESSAGES)
         owners = self._lake.read(self._spark, QUARANTINE).select("archive_id").distinct().collect()
         found = {row.archive_id: last_batch(messages, row.archive_id) for row in owners}
@@ -109,7 +109,7 @@ class MessageStream(ArchiveStream):
 
 
 def _once(archive_id: int, batch: int) -> Entitlement:
-    """A batch of this owner is in the quarantine once; the table of messages says who is owner."""
+    """Add a batch of this owner to the quarantine once. The table of messages decides the owner."""
     app = f"escrowmq/quarantine/{archive_id}"
 
     def ask(delta: DeltaTable) -> list[Transaction] | None:

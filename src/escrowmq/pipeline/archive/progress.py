@@ -1,8 +1,8 @@
-"""How far consumer groups are, as the lake tells it: a row for each change that was seen.
+"""Archives the progress of consumer groups: one row for each observed change.
 
-Groups leave no trace in the log: brokers are asked, and what they say is compared with what they
-said before.  That is in the table, so nothing is kept elsewhere; a second driver sees the same and
-is refused by the table when both want to write it down.
+Consumer groups leave no trace in the log, so brokers are asked, and their answer is compared with
+the last one. The last one is in the table, so no other state is needed. If two drivers observe the
+same change, the table accepts only one of them.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOOKS = "escrowmq/progress/looks"
-"""The app transaction that counts what was written down."""
+"""The app transaction that counts the commits."""
 
 CHANGES_MAX = 100_000
-"""Rows of one commit; what is more waits for the next look."""
+"""The most rows of one commit. The rest waits for the next look."""
 
 
 class Reader(NamedTuple):
-    """A group in a queue of a broker."""
+    """A consumer group in a queue of a broker."""
 
     broker: str
     consumer_group: str
@@ -38,30 +38,30 @@ class Reader(NamedTuple):
 
 
 class Change(NamedTuple):
-    """A group is elsewhere than it was."""
+    """A consumer group's offset has changed."""
 
     reader: Reader
-    #: None if it was not seen before.
+    #: None if the group was not seen before.
     before: int | None
     after: int
     seen_at_ms: int
 
 
 class ProgressWatch:
-    """Looks, compares and writes down.  On the driver; keeps what it saw for the next look."""
+    """Observes offsets and archives changes. Runs on the driver; keeps the last offsets."""
 
     def __init__(self, spark: SparkSession, lake: Lake) -> None:
         self._spark = spark
         self._lake = lake
         self._offsets: dict[Reader, int] = {}
-        #: The look that they belong to; None before the first.
+        #: The count of commits that these offsets belong to; None before the first look.
         self._look: int | None = None
 
     def look(self, brokers: Sequence[str]) -> int:
-        """Write down what has changed; how many rows that are."""
+        """Archive the changes since the last look, and return the number of rows."""
         looks = self._lake.open(PROGRESS).transaction_version(LOOKS) or 0
         if looks != self._look:
-            # The first look of this process; or another one has written meanwhile.
+            # This is the first look of this process, or another process has committed in between.
             self._offsets, self._look = self._told(), looks
         changes = [one for address in brokers for one in self._changes(address)][:CHANGES_MAX]
         if not changes:

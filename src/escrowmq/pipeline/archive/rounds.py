@@ -1,4 +1,4 @@
-"""Rounds of settling, as the lake tells them."""
+"""Archives the summaries of settle rounds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DETAIL = "detail"
 
 
 def append_rounds(lake: Lake, rounds: Sequence[Mapping[str, Any]]) -> None:
-    """Write summaries of rounds down, by the names of their fields; all of them, or none."""
+    """Append summaries of rounds, given as mappings of their fields. All of them, or none."""
     if not rounds:
         return
     schema = pa.schema([f for f in SETTLE_ROUNDS.arrow_schema() if f.name != DATE])
@@ -25,6 +25,6 @@ def append_rounds(lake: Lake, rounds: Sequence[Mapping[str, Any]]) -> None:
 
 def _row(facts: Mapping[str, Any]) -> dict[str, Any]:
     known = {name: facts.get(name) for name in SETTLE_ROUNDS.columns if name != DETAIL}
-    # What a round tells besides is kept, whatever it is.
+    # All other facts of a round go into the detail column.
     rest = {name: value for name, value in facts.items() if name not in known}
     return {**known, DETAIL: msgspec.json.encode(rest).decode()}

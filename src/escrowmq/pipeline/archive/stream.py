@@ -1,8 +1,8 @@
-"""A stream of the archive: a query of Spark's that appends to one table of the lake.
+"""A stream of the archive: a Spark query that appends to one table of the lake.
 
-Spark keeps the offsets, plans the batches and repeats them.  A batch is read and written to files
-by the tasks, and committed by the driver: whoever is killed in between leaves files that belong to
-nobody, and the batch is run again.
+Spark keeps the offsets, plans the batches and repeats them. Tasks read a batch and write it to
+files, and the driver commits them. If either is killed in between, the files belong to no table,
+and the batch runs again.
 """
 
 from __future__ import annotations
@@ -33,45 +33,45 @@ if TYPE_CHECKING:
 
 CAUSE_CHARACTERS_MAX = 1_000
 LOOK_S = 0.5
-"""So often a query is looked at that nothing is heard of."""
+"""How often a silent query is checked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveOptions:
-    """What is archived, and in which portions."""
+    """Options of the archive: the topics and the batch sizes."""
 
-    #: Topics, by a pattern for the whole name.
+    #: The topics, as a pattern for the whole name.
     topics: str = ".*"
-    #: A batch has at most so many messages.
+    #: The most messages of a batch.
     rows_per_batch_max: int = 500_000
-    #: A batch of events is read from so much of each broker's log, at most.
+    #: The most bytes of each broker's log that one batch of events is read from.
     log_bytes_per_batch_max: int = 1024 * 1024 * 1024
-    #: Whether messages that retention deleted before they were archived stop the archive.
+    #: Whether the archive stops if retention deleted messages before they were archived.
     fails_on_loss: bool = False
-    #: So long a broker that is away is waited for.
+    #: How long to wait for an unavailable broker.
     patience_ms: int = 30_000
-    #: Options of the lake's storage, as the deltalake package takes them.
+    #: Options of the lake's storage for the deltalake package.
     storage: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class Committed:
-    """What a stream has committed."""
+    """Rows and lag of the batches that a stream has committed."""
 
     #: Rows by table.
     rows: Counter[str] = field(default_factory=Counter)
-    #: How old the oldest of them was at most when it could be queried.
+    #: The greatest age of a row when it became available for queries.
     lag_ms: int = 0
 
     def add(self, files: Iterable[WrittenFile]) -> None:
-        """Count a batch, which is committed just now."""
+        """Count the files of a batch that was just committed."""
         for file in files:
             self.rows[file.table] += file.row_count
             self.lag_ms = max(self.lag_ms, time.time_ns() // 1_000_000 - file.oldest_at_ms)
 
 
 class ArchiveStream(ABC):
-    """A stream into one table.  On the driver; all but its batches in one thread."""
+    """A stream into one table. Used on the driver, from one thread except for its batches."""
 
     table: LakeTable
 
@@ -93,32 +93,38 @@ class ArchiveStream(ABC):
         # Shared with the thread that runs the batches.
         self._news = threading.Condition()
         self._committed = Committed()
-        #: The offsets that are archived, as the checkpoint has them.
+        #: The archived offsets, in the checkpoint's format.
         self._position: dict[str, Any] = {}
-        #: What went wrong in a batch; Spark tells it as text only.
+        #: The error of a batch. Spark passes it on only as text.
         self._error: Exception | None = None
 
-    # What is different for each.
+    # The parts that differ between streams.
 
     @abstractmethod
     def _source_options(self, starting: str) -> dict[str, str]:
-        """How the source is read."""
+        """The options of the source."""
 
     @abstractmethod
     def _write(self, owner: Claim, batch: Batch) -> list[WrittenFile]:
-        """Write and commit a batch that is not committed yet; what it committed."""
+        """Write and commit a batch that is not committed yet. Return the committed files."""
 
     @abstractmethod
     def _take_over(self, place: Place) -> str:
-        """Where a stream begins after another owner, which may be alive; change nothing."""
+        """Where the stream begins after another owner.
 
-    def _clean_up(self, owner: Claim) -> None:  # noqa: B027 -- most leave nothing behind
-        """Remove what former owners left of batches that they can no longer commit."""
+        Must change nothing: that owner may be alive.
+        """
 
-    # Its life.
+    def _clean_up(self, owner: Claim) -> None:  # noqa: B027 -- most streams leave nothing behind
+        """Remove rows of former owners' batches that these can no longer commit."""
+
+    # The life cycle.
 
     def start(self, trigger: Mapping[str, Any]) -> None:
-        """Be running.  `trigger` says how: Spark's words, as ``availableNow=True``."""
+        """Start the query unless it is running.
+
+        `trigger` is Spark's, such as ``availableNow=True``.
+        """
         if self._query is not None and self._query.isActive:
             return
         storage = self._options.storage
@@ -133,7 +139,7 @@ class ArchiveStream(ABC):
         begin_marks(self._lake, self.table, places(self._position))
         source = self._spark.readStream.format("escrowmq").options(**options).load()
         self._query = (
-            # The rows as Spark would read them are never asked for.
+            # Spark never evaluates the rows of this DataFrame.
             source.writeStream.foreachBatch(lambda _rows, batch: self._run(owner, batch))
             .option("checkpointLocation", for_spark(self._checkpoint))
             .queryName(f"archive_{self.table.name}")
@@ -142,16 +148,16 @@ class ArchiveStream(ABC):
         )
 
     def stop(self) -> None:
-        """Be running no more; what a batch has not committed is done by the next start."""
+        """Stop the query. The next start repeats uncommitted batches."""
         if self._query is not None:
             self._query.stop()
             self._query = None
 
     def finish(self) -> None:
-        """Wait for the end of a query that takes what is available now.
+        """Wait for the end of an ``availableNow`` query.
 
         Raises:
-            EscrowError: what ended it before.
+            EscrowError: The error that ended it early.
         """
         from pyspark.errors import StreamingQueryException
 
@@ -162,10 +168,12 @@ class ArchiveStream(ABC):
             self._raise_what_ended_it()
 
     def catch_up(self, until_s: float) -> bool:
-        """Wait for all that is there now, until this time of the monotonic clock; whether it came.
+        """Wait for the current data, until this time of the monotonic clock.
+
+        Return whether it arrived.
 
         Raises:
-            EscrowError: what ended the query.
+            EscrowError: The error that ended the query.
         """
         from escrowmq.pipeline.spark_api import ReadAllAvailable
 
@@ -181,7 +189,7 @@ class ArchiveStream(ABC):
         return True
 
     def take_committed(self) -> Committed:
-        """What was committed since it was last taken."""
+        """Return what was committed since the last call."""
         with self._news:
             committed, self._committed = self._committed, Committed()
         return committed
@@ -197,7 +205,7 @@ class ArchiveStream(ABC):
         raise Unavailable("archive_failed", "see cause", table=self.table.name, cause=cause)
 
     def _run(self, owner: Claim, batch: int) -> None:
-        """One batch; called by Spark, in a thread of its own."""
+        """Run one batch. Spark calls this in its own thread."""
         try:
             entitled = owner.entitled(batch)
             is_new = entitled(self._lake.open(self.table)) is not None
@@ -220,7 +228,7 @@ class ArchiveStream(ABC):
 
 
 def has_reached(position: Kept, target: Kept) -> bool:
-    """Whether all offsets of `target` are reached, in the histories that it is of."""
+    """Whether all offsets of `target` are reached, in the histories that they belong to."""
     return all(
         position_of(position.get(broker)).history == position_of(one).history
         and position_of(position.get(broker)).born == position_of(one).born

@@ -1,9 +1,9 @@
-"""What the archive's tasks do: they read parts of a batch, and write files.
+"""The tasks of the archive, which read parts of a batch and write files.
 
-One process does both: rows that went through Java on their way cost three times the processor, and
+One process does both. Passing the rows through Java would cost three times the processor time, and
 the broker may be on the same machine.
 
-A message with a ``problem`` goes to the quarantine, whatever it is: it never stops a stream.
+A message with any ``problem`` goes to the quarantine and never stops a stream.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 QUARANTINED_BYTES_MAX = 256 * 1024
-"""Of a body that is kept in the quarantine."""
+"""The most bytes of a body that the quarantine keeps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,42 +42,42 @@ class Target:
 
     @classmethod
     def of(cls, lake: Lake, table: LakeTable) -> Target:
-        """The table in this lake."""
+        """The target for a table of this lake."""
         return cls(table, lake.uri_of(table), lake.storage)
 
     def files(self) -> TableFiles:
-        """Files to write."""
+        """A writer of files."""
         return TableFiles(self.table, self.uri, self.storage)
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What a stream takes at a time."""
+    """One batch of a stream."""
 
     number: int
     reader: DataSourceStreamReader
     parts: Sequence[InputPartition]
-    #: The positions that it moves, for its commit.
+    #: The marks that its commit changes.
     marks: Sequence[Transaction]
-    #: Brokers that have another history since the last batch, and the log offset at which it forks.
+    #: Brokers whose history changed since the last batch, with the log offset of the fork.
     forks: Mapping[str, int]
 
 
-#: In a task: rows in, what the driver must know of the files out.
+#: Runs in a task: takes rows and returns the facts about the written files.
 Task: TypeAlias = Callable[[Iterable[pa.RecordBatch]], list[WrittenFile]]
 
 
 @dataclass(frozen=True, slots=True)
 class WriteEvents:
-    """Writes what happened to transactions."""
+    """Writes events of transactions."""
 
     events: Target
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> list[WrittenFile]:
-        """In a task."""
+        """Runs in a task."""
         files = self.events.files()
         for batch in batches:
-            # An address may change; a name stays.
+            # An address may change, but a name stays.
             names = [BROKER if name == BROKER_NAME else name for name in batch.schema.names]
             files.add(batch.rename_columns(names))
         return files.finish()
@@ -91,11 +91,11 @@ class WriteMessages:
     quarantine: Target
     archive_id: int
     batch: int
-    #: By broker, a log offset: messages below it may have become visible in another history, too.
+    #: By broker, the log offset below which messages may also be visible in another history.
     forks: Mapping[str, int]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> list[WrittenFile]:
-        """In a task."""
+        """Runs in a task."""
         messages, quarantine = self.messages.files(), self.quarantine.files()
         for rows in batches:
             batch = without_known(rows, self.forks, self.messages.uri, self.messages.storage)
@@ -108,7 +108,7 @@ class WriteMessages:
         return [*messages.finish(), *quarantine.finish()]
 
     def _kept(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Rows of the quarantine: no more of a body than its bound."""
+        """Rows for the quarantine, with bodies cut to the limit."""
         count = batch.num_rows
         bodies = batch.column("body")
         columns = {name: batch.column(name) for name in batch.schema.names}
@@ -122,11 +122,11 @@ class WriteMessages:
 
 
 def written_by(spark: SparkSession, batch: Batch, task: Task) -> list[WrittenFile]:
-    """Run the tasks; on the driver, which gets a line for each file, and no row."""
+    """Run the tasks. Runs on the driver, which gets one entry for each file and no rows."""
     if not batch.parts:
         return []
     context = spark.sparkContext
-    # Not more tasks than can run at a time: each writes files of its own.
+    # At most as many tasks as can run in parallel, because each writes its own files.
     count = min(len(batch.parts), context.defaultParallelism)
     parts = context.parallelize(batch.parts, count)
     return parts.mapPartitions(partial(_work, batch.reader, task)).collect()
@@ -139,9 +139,9 @@ def _work(
 
 
 MESSAGE_COLUMNS = (*(name for name in MESSAGES.columns), "sys_flag", "problem")
-"""Those of the source that the tasks need."""
+"""The source's columns that the tasks need."""
 
 assert set(QUARANTINE.columns) <= {*MESSAGE_COLUMNS, "body_bytes", "archive_id", "batch"}
 
 EVENT_COLUMNS = tuple(BROKER_NAME if name == BROKER else name for name in TRANSACTIONS.columns)
-"""The same for events."""
+"""The source's columns of events that the tasks need."""

@@ -1,1 +1,1 @@
-"""The proof: what brokers, lake, ledgers and users' tables say, held against each other."""
+"""The proof: compares what brokers, the lake, ledgers and users' tables say."""

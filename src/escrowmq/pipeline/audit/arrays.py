@@ -1,4 +1,4 @@
-"""The evidence of one range of half offsets, as arrays, and what comes of folding it."""
+"""The evidence of one range of half offsets, as arrays, and the result of folding it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from escrowmq.transaction.states import State
 
 Rows = npt.NDArray[Any]
 
-#: A request's half messages within the range; ``total`` is the request's own count, and 0 where
-#: the range before this one has its beginning.
+#: A request's half messages within the range. ``total`` is the request's own count, or 0 if the
+#: request begins in an earlier range.
 HALF = np.dtype(
     [("first", "<i8"), ("head", "<i8"), ("count", "<i8"), ("total", "<i4"), ("copy", "u1")]
 )
-#: A request of a transaction whose head lies in the range.
+#: A request of a transaction whose head is in the range.
 PART = np.dtype([("first", "<i8"), ("head", "<i8"), ("count", "<i8")])
 #: Half messages that a decision decided.
 RUN = np.dtype([("first", "<i8"), ("count", "<i8"), ("state", "u1")])
@@ -31,22 +31,23 @@ UNDECIDED = int(State.PREPARED)
 COMMITTED = int(State.COMMITTED)
 ROLLED_BACK = int(State.ROLLED_BACK)
 PARKED = int(State.PARKED)
-#: No state: nothing is said, or more than one thing.
+#: No state: the records say nothing, or contradict each other.
 NONE = -1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """What is known of the half offsets from ``base`` on, each from its own place."""
+    """The evidence about the half offsets from ``base`` on, by source."""
 
     base: int
     width: int
-    #: Where the log's half messages begin: of what lies below, only copies may be left.
+    #: Where the log's half messages begin. Below it, only carried-forward or copied ones may be
+    #: left.
     known_from: int
     halves: Rows = field(default_factory=lambda: np.empty(0, HALF))
     parts: Rows = field(default_factory=lambda: np.empty(0, PART))
     runs: Rows = field(default_factory=lambda: np.empty(0, RUN))
-    #: None where the state table, or what is visible, is not compared.
+    #: None if the state table, or the visible messages, are not compared.
     rows: Rows | None = None
     shown: Rows | None = None
 
@@ -59,20 +60,20 @@ class Found:
     half_offset: Rows
     head: Rows
     message_count: Rows
-    #: The state that the records give, and what the other side has: a state, or a count.
+    #: The state from the records, and what the other side has: a state or a count.
     recorded: Rows
     other: Rows
 
 
 @dataclass(frozen=True)
 class Folded:
-    """What came of a range."""
+    """The result of one range."""
 
     found: list[Found]
-    #: Requests of transactions that came in several, each with its state: they must agree.
+    #: Requests of transactions with several requests, each with its state. The states must agree.
     parts: Rows
     counts: dict[str, int]
 
 
-#: A request of a transaction that came in several, and its state.
+#: A request of a transaction with several requests, and its state.
 PART_STATE = np.dtype([("first", "<i8"), ("head", "<i8"), ("count", "<i8"), ("state", "i1")])

@@ -1,4 +1,4 @@
-"""A table of the user's own against the messages: each row has its message, and each its row."""
+"""Compares a user's table with the messages: each row must have its message, and vice versa."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ Batches = Iterator[pa.RecordBatch]
 
 @dataclass(frozen=True, kw_only=True)
 class BusinessTable:
-    """A table, which of its rows must have a message, and where messages have their key."""
+    """A table, which of its rows must have a message, and where messages hold its key."""
 
     url: str
     table: str
@@ -54,7 +54,7 @@ class BusinessTable:
     where: str = ""
     #: ``keys``, or ``property:NAME``.
     message_key: str = KEYS
-    #: A row has one message of each; without any, one message.
+    #: A row has one message for each event; without events, it has one message.
     events: tuple[BusinessEvent, ...] = ()
 
     def __post_init__(self) -> None:
@@ -76,36 +76,36 @@ class BusinessTable:
 
     @property
     def all_events(self) -> tuple[BusinessEvent, ...]:
-        """The events that are compared; a message of any kind is one too."""
+        """The events to compare; without any, one event that every message matches."""
         return self.events or (BusinessEvent(),)
 
     @property
     def property_name(self) -> str:
-        """The property that is the key; empty if it is among the message's keys."""
+        """The property that holds the key; empty if the key is among the message's keys."""
         is_property = self.message_key.startswith(_PROPERTY)
         return self.message_key.removeprefix(_PROPERTY) if is_property else ""
 
     @property
     def message_columns(self) -> tuple[str, ...]:
-        """What must be read of messages."""
+        """The columns of messages that must be read."""
         key = PROPERTIES if self.property_name else KEYS
         place = (TOPIC, QUEUE_ID, QUEUE_OFFSET, VISIBLE_AT_MS, TRANSACTION_ID)
         told = [event.column for event in self.events]
         return tuple(dict.fromkeys((*place, key, *filter(None, told))))
 
     def counts_sql(self, event: BusinessEvent, further: str = "", limit: str = "") -> str:
-        """Keys of rows that must have this event, in their order, and how many rows each has."""
+        """SQL for the sorted keys of rows that must have this event, and their row counts."""
         given = [f"({one})" for one in (self.where, event.where) if one]
         conditions = [f"{self.key} IS NOT NULL", *given, further]
         return (
-            f"SELECT {self.key}, COUNT(*) FROM {self.table}"  # noqa: S608 -- names that were checked, and the operator's own condition
+            f"SELECT {self.key}, COUNT(*) FROM {self.table}"  # noqa: S608 -- checked names, and the operator's own condition
             f" WHERE {' AND '.join(filter(None, conditions))}"
             f" GROUP BY {self.key} ORDER BY {self.key}{limit}"
         )
 
 
 def business_rows(spark: SparkSession, table: BusinessTable) -> DataFrame:
-    """The keys of the rows (``COUNTED``), for each event; one task reads them, in pages."""
+    """The keys of the rows (``COUNTED``), for each event. One task reads them, in pages."""
 
     def read(batches: Batches) -> Batches:
         for _ in batches:
@@ -118,7 +118,7 @@ def business_rows(spark: SparkSession, table: BusinessTable) -> DataFrame:
 
 @contextmanager
 def _opened(table: BusinessTable) -> Iterator[Link]:
-    """A connection for as long as the block lasts; what goes wrong says so in our words."""
+    """Open a connection for the block, and turn its errors into ours."""
     try:
         with opener_of(table.url)() as link:
             yield link
@@ -131,7 +131,7 @@ def _opened(table: BusinessTable) -> Iterator[Link]:
 
 
 def _pages(link: Link, table: BusinessTable, event: BusinessEvent) -> Batches:
-    # As the database gave it: as text it might come at another place of the order.
+    # Kept as the database returned it: as text it might sort differently.
     last: tuple[Any, ...] = ()
     while True:
         further = f"{table.key} > ?" if last else ""
@@ -155,7 +155,7 @@ def _batch(event: BusinessEvent, rows: Sequence[tuple[object, ...]]) -> pa.Recor
 
 
 def keyed(messages: DataFrame, table: BusinessTable) -> DataFrame:
-    """Messages with their events, and each of their keys; one without any has a null."""
+    """Messages with their events and each of their keys. A message without keys has a null."""
     if table.property_name:
         keys: Column = F.array(F.col(PROPERTIES)[table.property_name])
     else:
@@ -165,7 +165,7 @@ def keyed(messages: DataFrame, table: BusinessTable) -> DataFrame:
 
 
 def rows_without(rows: DataFrame, by_key: DataFrame) -> DataFrame:
-    """Rows with fewer or more messages than there must be: COUNTED, and ``messages``."""
+    """Rows with too few or too many messages: COUNTED, and ``messages``."""
     known = by_key.where(F.col(KEY).isNotNull())
     counted = known.groupBy(EVENT, KEY).agg(F.count("*").alias(MESSAGES))
     compared = rows.join(counted, on=[EVENT, KEY], how="left")
@@ -175,14 +175,14 @@ def rows_without(rows: DataFrame, by_key: DataFrame) -> DataFrame:
 
 
 def messages_without(by_key: DataFrame, rows: DataFrame) -> DataFrame:
-    """Messages none of whose keys has a row, with one of the keys."""
+    """Messages without a row for any of their keys, with one of the keys."""
     place = [EVENT, BROKER, TOPIC, QUEUE_ID, QUEUE_OFFSET]
     founded = by_key.join(rows, on=[EVENT, KEY], how="inner").select(*place).distinct()
     return by_key.join(founded, on=place, how="left_anti").dropDuplicates(place)
 
 
 def told_rows(found: DataFrame, table: BusinessTable) -> DataFrame:
-    """In the columns of all findings."""
+    """Rows in the columns of all findings."""
     is_lost = F.col(MESSAGES) < F.col(ROW_COUNT)
     name = F.when(is_lost, F.lit(Finding.BUSINESS_ROW_WITHOUT_MESSAGE.value)).otherwise(
         F.lit(Finding.BUSINESS_ROW_WITH_SEVERAL.value)
@@ -202,7 +202,7 @@ def told_rows(found: DataFrame, table: BusinessTable) -> DataFrame:
 
 
 def told_messages(found: DataFrame, table: BusinessTable) -> DataFrame:
-    """In the columns of all findings."""
+    """Messages in the columns of all findings."""
     key = F.coalesce(F.concat(F.lit("its key is "), F.col(KEY)), F.lit("it has no key"))
     place = F.format_string("%s, queue %d, offset %d", TOPIC, QUEUE_ID, QUEUE_OFFSET)
     return found.select(

@@ -1,7 +1,7 @@
-"""Events: which of a row's messages is which, where a row of the user's table has several.
+"""Events: tell a row's messages apart if a row of the user's table has several.
 
-An order may have a message when it is created and another when it is paid, in one topic and under
-one key.  Each event is compared on its own: its messages, and the rows that must have one.
+An order may have one message when it is created and another when it is paid, in one topic and under
+one key. Each event is compared separately: its messages, and the rows that must have one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class BusinessEvent:
 
     #: ``tag:NAME`` or ``property:NAME=VALUE``; empty for a message of any kind.
     which: str = ""
-    #: The rows that must have it: a condition in SQL, besides that of the table.
+    #: An SQL condition for the rows that must have it, besides that of the table.
     where: str = ""
 
     def __post_init__(self) -> None:
@@ -46,12 +46,12 @@ class BusinessEvent:
 
     @property
     def tag(self) -> str:
-        """The tag that its messages have; empty if it is known by a property."""
+        """The tag of its messages; empty if a property identifies them."""
         return self.which.removeprefix(_TAG) if self.which.startswith(_TAG) else ""
 
     @property
     def named_property(self) -> tuple[str, str]:
-        """The property that its messages have, and the value; both empty if there is none."""
+        """The property of its messages and its value; both empty if there is none."""
         if not self.which.startswith(_PROPERTY):
             return "", ""
         name, _, value = self.which.removeprefix(_PROPERTY).partition("=")
@@ -59,18 +59,18 @@ class BusinessEvent:
 
     @property
     def column(self) -> str:
-        """The column of messages that tells it; empty if none is needed."""
+        """The column of messages that identifies the event; empty if none is needed."""
         return (TAGS if self.tag else PROPERTIES) if self.which else ""
 
     def is_of(self, tags: str | None, properties: Mapping[str, str]) -> bool:
-        """Whether a message is of this event."""
+        """Whether a message belongs to this event."""
         name, value = self.named_property
         if name:
             return properties.get(name) == value
         return not self.which or tags == self.tag
 
     def is_of_column(self) -> Column:
-        """The same of a row of messages."""
+        """Whether a row of messages belongs to this event, as a Column."""
         name, value = self.named_property
         if name:
             return F.col(PROPERTIES)[name] == value
@@ -78,16 +78,16 @@ class BusinessEvent:
 
 
 def business_event(text: str) -> BusinessEvent:
-    """An event as an option gives it: ``tag:paid``, or ``tag:paid where paid = 1``."""
+    """Parse an event from an option: ``tag:paid``, or ``tag:paid where paid = 1``."""
     which, *where = _WHERE.split(text.strip(), maxsplit=1)
     if not which:
-        # Empty would be any message.
+        # An empty event would match any message, so force an error.
         return BusinessEvent(_TAG)
     return BusinessEvent(which, *where)
 
 
 def by_event(messages: DataFrame, events: tuple[BusinessEvent, ...]) -> DataFrame:
-    """Messages with each event that they are of; without those that are of none."""
+    """Messages with each event that they belong to. Messages without an event are left out."""
     found = [
         messages.where(event.is_of_column()).withColumn(EVENT, F.lit(event.which))
         for event in events

@@ -1,4 +1,4 @@
-"""From found rows to cases: how many there are of each name, and the facts about the first."""
+"""Turns found rows into cases: the number for each name, and the facts about the first ones."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 
 TOLD = f"""{NAME} string, {BROKER} string, {HALF_OFFSET} bigint, {TRANSACTION_ID} string,
 {PRODUCER_GROUP} string, {AT_MS} bigint, {DETAIL} string"""
-"""The columns of what any comparison found."""
+"""The columns of all findings."""
 
 TOLD_COLUMNS = (NAME, BROKER, HALF_OFFSET, TRANSACTION_ID, PRODUCER_GROUP, AT_MS, DETAIL)
 
-#: What the other side says of these is a number; of all others it is a state.
+#: For these findings the other side is a number. For all others it is a state.
 _COUNTED = {
     Finding.COUNT_DIFFERS: "counted by the state table",
     Finding.COMMITTED_NOT_VISIBLE: "visible",
@@ -51,7 +51,7 @@ _COUNTED = {
 
 
 def told(found: DataFrame) -> DataFrame:
-    """Findings about half messages (``audit.FOUND``) in the columns of all others."""
+    """Findings about half messages (``joins.FOUND``) in the columns of all findings."""
     counted = F.coalesce(
         *(
             F.when(F.col(NAME) == name.value, F.concat(F.col(OTHER), F.lit(f" {text}")))
@@ -73,7 +73,7 @@ def told(found: DataFrame) -> DataFrame:
 
 
 def told_damage(events: DataFrame) -> DataFrame:
-    """Damaged places of the log in the columns of all findings."""
+    """Damaged parts of the log in the columns of all findings."""
     place = F.concat(F.col(DETAIL), F.lit(" from log offset "), F.col(LOG_OFFSET), F.lit(" on"))
     return events.select(
         F.lit(Finding.UNREADABLE.value).alias(NAME),
@@ -92,7 +92,7 @@ def state_label(name: str) -> Column:
 
 
 def reports(found: DataFrame, views: Views, *, cases_max: int) -> list[FoundReport]:
-    """What was found: of each name how many, and the facts about the first ones."""
+    """The reports: for each name the number of findings, and the facts about the first ones."""
     totals = {row[NAME]: row["count"] for row in found.groupBy(NAME).count().collect()}
     if not totals:
         return []
@@ -120,7 +120,7 @@ def reports(found: DataFrame, views: Views, *, cases_max: int) -> list[FoundRepo
 
 
 def _with_facts(cases: Sequence[Case], views: Views) -> list[Case]:
-    """Ask the brokers which transaction it is, of whom, and who decided it."""
+    """Ask the brokers for each case's transaction, producer group and decider."""
     told = []
     for case in cases:
         address = views.addresses.get(case.broker or "")
@@ -135,7 +135,7 @@ def _with_facts(cases: Sequence[Case], views: Views) -> list[Case]:
 
 
 def _records_of(views: Views, half_offsets: list[int]) -> dict[tuple[str | None, int | None], Row]:
-    """What the log says of half messages that the broker itself cannot tell about."""
+    """The log's records of half messages that the broker itself has no facts about."""
     if not half_offsets:
         return {}
     halves = views.halves(FIRST, TRANSACTION_ID, PRODUCER_GROUP, STORED_AT_MS)
@@ -160,7 +160,7 @@ def _with_life_line(case: Case, calls: OwnCalls) -> Case:
     try:
         answer = calls.call(OwnCode.LIFE_LINE, header)
     except EscrowError as error:
-        # It may be the very thing that is wrong.
+        # This may be the fault itself.
         detail = f"{case.detail}; the broker knows nothing more: {error.code}"
         return msgspec.structs.replace(case, detail=detail)
     known = answer.header

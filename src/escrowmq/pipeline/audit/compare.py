@@ -1,6 +1,6 @@
-"""The comparisons of an audit: each reads its evidence and says what it found, or why it could not.
+"""The comparisons of an audit: each reads its evidence and returns findings, or why it could not.
 
-Here is the session and here are the actions; the rules are in the modules that are called.
+The session and the actions are here. The rules are in the called modules.
 """
 
 from __future__ import annotations
@@ -45,35 +45,35 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 PARK_GRACE_MS = 10 * 60_000
-"""A pipeline parks within seconds what is old enough; a restart of it may take longer."""
+"""A pipeline parks old transactions within seconds, but its restart may take longer."""
 
 AGES_MAX = 10_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class AuditRequest:
-    """What is to be audited, and against what."""
+    """The subject of an audit, and the evidence to compare it with."""
 
     brokers: tuple[str, ...]
     #: Leaves out what was stored before.
     since_ms: int = 0
-    #: Narrows what is compared by topic: the business table, consumers.
+    #: Limits the comparisons that go by topic: the business table and consumers.
     topics: tuple[str, ...] = ()
     #: URLs by name.
     ledgers: Mapping[str, str] = field(default_factory=dict)
-    #: A URI; empty without a lake.
+    #: A URI; empty means no lake.
     lake: str = ""
     business: BusinessTable | None = None
     consumer_stuck_ms: int = 24 * HOUR_MS
-    #: By plain joins instead of ranges.
+    #: Use plain joins instead of ranges.
     is_plain: bool = False
-    #: Of each finding so many are told with all facts.
+    #: How many cases of each finding are reported with all facts.
     cases_max: int = 50
 
 
 @dataclass(frozen=True)
 class Work:
-    """An audit that has begun."""
+    """A running audit."""
 
     spark: SparkSession
     request: AuditRequest
@@ -81,30 +81,30 @@ class Work:
 
     @property
     def views(self) -> Views:
-        """What the brokers say."""
+        """The brokers' evidence."""
         return Views(self.spark, self.pins)
 
     def none(self) -> DataFrame:
-        """No finding."""
+        """An empty DataFrame of findings."""
         return self.spark.createDataFrame([], TOLD)
 
 
 @dataclass
 class Outcome:
-    """What a comparison found."""
+    """Result of a comparison."""
 
-    #: ``audit_cases.TOLD``.
+    #: ``cases.TOLD``.
     found: DataFrame
     counts: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     along: list[tuple[str, int, str, int]] = field(default_factory=list)
     ages_ms: list[int] = field(default_factory=list)
-    #: Why finding nothing proves too little.
+    #: Why an empty result is not a proof.
     unproved: str = ""
 
 
 def compare_records(work: Work) -> Outcome:
-    """Half and op records, the state table and the queues."""
+    """Compare half and op records, the state table and the queues."""
     given = records.gather(work.views)
     judge = records.by_joins if work.request.is_plain else records.by_ranges
     judged = judge(work.pins, given)
@@ -131,7 +131,7 @@ def _horizon(pin: Pin) -> str:
 
 
 def undecided(work: Work) -> tuple[DataFrame, list[int]]:
-    """Transactions that should be decided or parked by now, and the ages of all that are open."""
+    """Transactions that should be decided or parked by now, and the ages of all undecided ones."""
     needed = (STATE_CODE, AGE_MS, WAIT_MS, CHECKS_SENT, LEDGER)
     shown = (HALF_OFFSET, TRANSACTION_ID, PRODUCER_GROUP, STORED_AT_MS)
     states = f"{State.PREPARED.label},{State.PARKED.label}"
@@ -161,7 +161,7 @@ def _is_late(transactions: DataFrame, pin: Pin) -> Column:
 
 
 def compare_consumers(work: Work) -> Outcome:
-    """Consumers' progress."""
+    """Compare consumers' progress with the queues."""
     seen = Progress(set())
     request = work.request
     cases = [

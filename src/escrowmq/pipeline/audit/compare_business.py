@@ -1,4 +1,4 @@
-"""The comparison with a table of the user's own: which messages are held against its rows."""
+"""Chooses the messages that are compared with the rows of a user's table."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ from escrowmq.protocol.properties import parse_properties
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-#: Retries and dead letters are copies of messages; what opens an attempt of the sink is none.
+#: Retries and dead letters repeat messages. The message that opens a sink attempt is not one.
 _NO_MESSAGES = ("%RETRY%", "%DLQ%", GROUP_PREFIX)
 _SPANS = f"{BROKER} string, {TOPIC} string, {QUEUE_ID} int, start bigint"
 _PENDING = f"{EVENT} string, {KEY} string, pending bigint"
 
 
 def compare_business(work: Work) -> Outcome:
-    """Rows, and the messages that consumers see or saw."""
+    """Compare rows with the messages that consumers see or saw."""
     table = work.request.business
     assert table is not None
     topics = _topics(work)
@@ -69,7 +69,7 @@ def compare_business(work: Work) -> Outcome:
             found = found.unionByName(told_rows(unequal.where(~is_lost), table))
             found = found.unionByName(told_messages(messages_without(recent, rows), table))
         else:
-            # The table need not have anything to do with all of them.
+            # The table may have nothing to do with some of these topics.
             notes.append("only rows without a message are told: --topic says whose messages count")
         places = by_key.select(BROKER, TOPIC, QUEUE_ID, QUEUE_OFFSET).distinct()
         keys = rows.select(KEY).distinct()
@@ -88,7 +88,7 @@ def _topics(work: Work) -> list[str]:
 
 
 def _notes_of_topics(work: Work, topics: Sequence[str]) -> list[str]:
-    """Topics that no broker has: a misspelled one makes every row one without a message."""
+    """Notes on topics that no broker has: with a misspelled topic, no row has a message."""
     there = {queue.topic for _, queue in _queues(work, topics)}
     return [f"no broker has the topic {one}: is it right?" for one in topics if one not in there]
 
@@ -117,7 +117,7 @@ def _queues(work: Work, topics: Sequence[str]) -> list[tuple[Pin, QueueSpan]]:
 
 
 def _why_lost_is_untold(work: Work, table: BusinessTable, topics: Sequence[str]) -> str:
-    """Why a row without a message proves nothing; empty if it does."""
+    """Return why a row without a message proves nothing, or an empty string if it does."""
     undecided = sum(pin.status.undecided + pin.status.parked for pin in work.pins)
     if table.property_name and undecided:
         return f"{undecided} transactions are undecided, and they can be found by keys only"
@@ -136,7 +136,7 @@ def _why_lost_is_untold(work: Work, table: BusinessTable, topics: Sequence[str])
 
 
 def _reaches_back(work: Work, cut: Sequence[tuple[Pin, QueueSpan]]) -> bool:
-    """Whether the lake has what retention has deleted."""
+    """Whether the lake has the messages that retention has deleted."""
     if not work.request.lake:
         return False
     archived = Lake(work.request.lake).read(work.spark, ARCHIVED)
@@ -163,7 +163,7 @@ def _oldest_ms(pin: Pin, queue: QueueSpan) -> int:
 def _without_pending(
     work: Work, table: BusinessTable, topics: Sequence[str], lost: DataFrame
 ) -> DataFrame:
-    """Without rows whose messages are held and undecided, wait for their time, or came later."""
+    """Drop rows whose messages are undecided, wait for their delivery time, or came later."""
     if not lost.count():
         return lost
     if table.property_name:
@@ -188,7 +188,7 @@ def _without_pending(
 def _search(
     pins: Sequence[Pin], topics: Sequence[str], table: BusinessTable
 ) -> Callable[[Batches], Batches]:
-    """Ask the brokers for messages by their keys; runs in tasks."""
+    """Ask the brokers for messages by key. Runs in tasks."""
     ends = {
         (pin.address, queue.topic, queue.queue_id): queue.end
         for pin in pins

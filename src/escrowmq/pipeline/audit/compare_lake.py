@@ -53,12 +53,12 @@ _STARTS = (
     f"{BROKER} string, known_from bigint, log_start bigint, log_end bigint,"
     f" log_end_after bigint, cut_from bigint, {REACH}"
 )
-#: The brokers no longer have it, perhaps because retention went on while it was read.
+#: The brokers no longer have it, possibly because retention ran during the read.
 _UNKNOWN = (Finding.LAKE_MESSAGE_UNKNOWN.value, Finding.LAKE_DECISION_UNKNOWN.value)
 
 
 def compare_lake(work: Work) -> Outcome:
-    """Archived messages and life lines."""
+    """Compare archived messages and life lines."""
     lake = Lake(work.request.lake)
     archived = _Archived(work.spark, lake)
     after = take_pins([pin.address for pin in work.pins])
@@ -72,7 +72,7 @@ def compare_lake(work: Work) -> Outcome:
             break
         pins = now
     else:
-        # Retention is always faster: nobody can say what was there.
+        # Retention always ran during the read, so these findings prove nothing.
         found = found.where(~F.col(NAME).isin(*_UNKNOWN))
     return Outcome(
         found=found,
@@ -87,14 +87,14 @@ def _begins(pins: Sequence[Pin]) -> list[tuple[int, list[int]]]:
 
 
 class _Archived:
-    """The lake as it was at one moment."""
+    """The lake at one point in time."""
 
     def __init__(self, spark: SparkSession, lake: Lake) -> None:
         self._spark = spark
-        # Positions before the rows, and what retention deleted after them: all that lies between
-        # is there in the rows.
+        # Read positions before the rows, and retention marks after them. Everything between the two
+        # must then be in the rows.
         self._messages_at, self._events_at = (_found(lake, one) for one in (MESSAGES, TRANSACTIONS))
-        # The quarantine after the messages: it gets its part of a batch first.
+        # Read the quarantine after the messages, because its part of a batch is committed first.
         self._messages = _named(spark, lake, MESSAGES).select(*_PLACE, LOG_OFFSET)
         self._quarantine = _named(spark, lake, QUARANTINE).select(*_PLACE, LOG_OFFSET)
         events = _named(spark, lake, TRANSACTIONS).where(F.col(HEAD).isNotNull())
@@ -106,9 +106,9 @@ class _Archived:
         self._events_kept_ms = kept_from_ms(_found(lake, TRANSACTIONS))
 
     def findings(self, pins: Sequence[Pin], after: Sequence[Pin]) -> DataFrame:
-        """What the brokers at these pins say otherwise.
+        """Differences from the brokers at these pins.
 
-        ``after`` are where they were after the lake was looked at.
+        ``after`` are pins taken after the lake was read.
         """
         views = Views(self._spark, pins)
         columns = (TOPIC, QUEUE_ID, QUEUE_OFFSET, VISIBLE_AT_MS, HALF_OFFSET, TRANSACTION_ID)
@@ -137,7 +137,7 @@ class _Archived:
         return in_messages.unionByName(in_life_lines)
 
     def _of_today(self, rows: DataFrame, pins: Sequence[Pin]) -> DataFrame:
-        """Without those of a topic that was deleted before the one of its name was made."""
+        """Drop rows of a deleted topic whose name another topic has now."""
         born = {(pin.name, queue.topic, queue.born) for pin in pins for queue in pin.queues}
         schema = f"{BROKER} string, {TOPIC} string, born bigint"
         topics = F.broadcast(self._spark.createDataFrame(sorted(born), schema))
@@ -148,7 +148,7 @@ class _Archived:
         return found.select(*_PLACE)
 
     def _spans(self, pins: Sequence[Pin], after: Sequence[Pin]) -> DataFrame:
-        """The queues: what the broker has of them, and what the archive says it has."""
+        """The queues: what the broker has of them, and what the archive recorded."""
         ends_after = {
             (pin.name, queue.topic, queue.queue_id): queue.end
             for pin in after
@@ -172,7 +172,7 @@ class _Archived:
         return self._spark.createDataFrame(spans, _SPANS)
 
     def _starts(self, pins: Sequence[Pin], after: Sequence[Pin]) -> DataFrame:
-        """The same of the logs."""
+        """The logs: what the broker has of them, and what the archive recorded."""
         archived = _archived_ends(self._events_at, [(pin.name,) for pin in pins])
         starts = [
             (
@@ -190,7 +190,7 @@ class _Archived:
         return self._spark.createDataFrame(starts, _STARTS)
 
     def counts(self) -> dict[str, int]:
-        """How much there was to compare."""
+        """How much was compared."""
         decided = F.col(EVENT).isin("committed", "rolled_back")
         return {
             "messages": self._messages.count(),
@@ -199,7 +199,7 @@ class _Archived:
         }
 
     def horizon(self, pins: Sequence[Pin]) -> list[str]:
-        """How far the archive is."""
+        """Notes on how far the archive has come."""
         ends = _archived_ends(self._events_at, [(pin.name,) for pin in pins])
         return [
             f"{pin.name}: decisions are archived up to log offset {end} of {pin.log_end}"
@@ -211,7 +211,7 @@ class _Archived:
         ]
 
     def unproved(self) -> str:
-        """Why rows may be missing that are not found to be."""
+        """Return why missing rows may go unnoticed, or an empty string."""
         if is_marked(self._messages_at) and is_marked(self._events_at):
             return ""
         return (
@@ -221,14 +221,14 @@ class _Archived:
 
 
 def _archived_ends(delta: DeltaTable, places: Iterable[PlaceT]) -> dict[PlaceT, int]:
-    """Up to where the archive says it is, by place; empty if it does not say."""
+    """The archive's recorded ends by place; empty if it recorded none."""
     if not is_marked(delta):
         return {}
     return {place: marked_end(delta, *place) for place in places}
 
 
 def _found(lake: Lake, table: LakeTable) -> DeltaTable:
-    """A table that an archive makes before it archives anything."""
+    """A table that an archive creates before it archives anything."""
     found = lake.find(table)
     if found is None:
         text = "there is no such table: nothing was archived there, or it was deleted"
@@ -237,5 +237,5 @@ def _found(lake: Lake, table: LakeTable) -> DeltaTable:
 
 
 def _named(spark: SparkSession, lake: Lake, table: LakeTable) -> DataFrame:
-    """A table with the broker's column as the views call it."""
+    """A table with the broker column renamed as in the views."""
     return lake.read(spark, table).withColumnRenamed("broker", BROKER)

@@ -39,16 +39,16 @@ if TYPE_CHECKING:
 
 ANSWER_S = 10.0
 OTHERS_MAX = 10
-"""Of ledgers that were not read, so many are named."""
+"""How many of the ledgers that were not read are named."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """The ledgers that databases say they have."""
+    """The ledgers that the databases report."""
 
     #: URLs by UUID.
     urls: dict[str, str] = field(default_factory=dict, repr=False)
-    #: By name why a ledger cannot be compared.
+    #: Why a ledger cannot be compared, by name.
     silent: dict[str, EscrowError] = field(default_factory=dict)
 
 
@@ -92,7 +92,7 @@ def _uuid(url: str) -> str:
 
 
 def compare_ledgers(work: Work, urls: Mapping[str, str]) -> Outcome:
-    """Rows of these ledgers, by UUID, and the transactions that name them."""
+    """Compare the rows of these ledgers, by UUID, with the transactions that name them."""
     spark, views = work.spark, work.views
     columns = (FIRST, HEAD, TRANSACTION_ID, LEDGER, PRODUCER_GROUP, STORED_AT_MS)
     named = views.halves(*columns).where(F.col(LEDGER) != "")
@@ -122,7 +122,7 @@ def compare_ledgers(work: Work, urls: Mapping[str, str]) -> Outcome:
 def _look_again(
     work: Work, urls: Mapping[str, str], transactions: DataFrame, found: DataFrame
 ) -> DataFrame:
-    """Rows go, and transactions come, while the others are read."""
+    """Look again, because rows are deleted and transactions arrive during the read."""
     names = {row[NAME] for row in found.select(NAME).distinct().collect()}
     if Finding.LEDGER_ROW_MISSING.value in names:
         again = ledger.ledger_rows(work.spark, urls)
@@ -136,7 +136,7 @@ def _look_again(
 
 
 def _swept(transactions: DataFrame, rows: DataFrame) -> list[str]:
-    """Which ledgers a janitor has been through."""
+    """Notes on ledgers that a janitor has swept."""
     committed = transactions.where(F.col(STATE_CODE) == COMMITTED)
     compared = committed.join(rows, on=[LEDGER, TRANSACTION_ID], how="left")
     outcome = F.col(ledger.OUTCOME)

@@ -1,6 +1,6 @@
-"""Consumers' progress against the queues: nobody can have read what never was.
+"""Compares consumers' progress with the queues: no group can be past the end of a queue.
 
-Asked by the driver: there are as many rows as groups have queues.
+The driver makes the requests. There is one row for each queue of each group.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from escrowmq.protocol.own_headers import ReadMessagesHeader, TopicFilterHeader
 from escrowmq.protocol.own_rows import OffsetRow
 
 LOOKED_AT_MAX = 10_000
-"""Queues whose next message is looked at, of all groups of one broker."""
+"""How many queues have their next message examined, over all groups of one broker."""
 
 
 @dataclass
 class Progress:
-    """How far groups are, and what is wrong with that."""
+    """How much progress was examined."""
 
     groups: set[str]
     queues: int = 0
@@ -32,7 +32,7 @@ class Progress:
 def progress_cases(
     pins: Sequence[Pin], topics: Sequence[str], stuck_ms: int, seen: Progress
 ) -> Iterator[tuple[Finding, Case]]:
-    """What is found; ``seen`` counts what was looked at."""
+    """Yield the findings; ``seen`` counts what was examined."""
     for pin in pins:
         with OwnCalls(pin.address) as calls:
             looked_at = 0
@@ -54,7 +54,7 @@ def progress_cases(
 
 
 def _waits_ms(calls: OwnCalls, row: OffsetRow) -> int:
-    """For how long the group's next message has been visible; 0 if there is none."""
+    """How long the group's next message has been visible; 0 if there is none."""
     header = ReadMessagesHeader(topic=row.topic, queue_id=row.queue_id, start=row.offset, limit=1)
     answer = calls.call(OwnCode.READ_MESSAGES, header)
     visible = [one.visible_at_ms for one in answer.rows]

@@ -1,4 +1,4 @@
-"""What an audit can find, by name.  ``meanings.py`` says what each means."""
+"""What an audit can find, by name. ``meanings.py`` says what each finding means."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from enum import StrEnum
 
 
 class Kind(StrEnum):
-    """In what way the promise is broken."""
+    """How the promise is broken."""
 
-    #: What must be there is not.
+    #: Something is missing.
     LOST = "lost"
-    #: It is there more than once.
+    #: Something exists more than once.
     DOUBLED = "doubled"
-    #: It is there and must not be.
+    #: Something exists that must not.
     PHANTOM = "phantom"
-    #: Two say the opposite.
+    #: Two sources contradict each other.
     CONTRADICTORY = "contradictory"
-    #: It should have moved on long ago.
+    #: Something should have progressed long ago.
     STUCK = "stuck"
     #: A person decided it by force.
     FORCED = "forced"
 
 
 class Finding(StrEnum):
-    """What was found.  Names never change: programs read them."""
+    """Names of findings. They never change, because programs read them."""
 
     # Half and op records.
     DECIDED_TWICE = "decided_twice"
@@ -44,7 +44,7 @@ class Finding(StrEnum):
     ROW_WITHOUT_HALF = "row_without_half"
     UNDECIDED_TOO_LONG = "undecided_too_long"
 
-    # What is visible.
+    # Visible messages.
     COMMITTED_NOT_VISIBLE = "committed_not_visible"
     VISIBLE_NOT_COMMITTED = "visible_not_committed"
     VISIBLE_TWICE = "visible_twice"
@@ -75,7 +75,7 @@ class Finding(StrEnum):
 
 
 class Compared(StrEnum):
-    """What was held against the records."""
+    """The evidence that was compared with the records."""
 
     RECORDS = "records"
     TABLE = "state table"
@@ -86,7 +86,7 @@ class Compared(StrEnum):
     CONSUMERS = "consumers"
 
 
-#: Facts that another reading, a moment later, may explain: what went on meanwhile.
+#: Findings that a second read may explain, because the broker kept working during the first.
 MAY_PASS = frozenset(
     {
         Finding.HALF_NOT_IN_TABLE,
@@ -100,7 +100,7 @@ MAY_PASS = frozenset(
     }
 )
 
-#: A record that is not there may be there, and damaged.
+#: Findings of a missing record. The record may exist but be damaged.
 UNRECORDED = frozenset(
     {
         Finding.DECIDED_IN_PART,

@@ -1,8 +1,8 @@
-"""The fold of one range of half offsets: what the records say of each, and who says otherwise.
+"""Folds one range of half offsets: what the records say about each, and which evidence disagrees.
 
-Half offsets are dense, so a range of them is an array: how often an offset was stored, committed,
-rolled back and shown is one count each, and a request's outcome is a sum over its offsets.  There
-is no join and no object per transaction.  ``joins.py`` says the same once more, as plain joins.
+Half offsets are dense, so a range of them is an array. How often an offset was stored, committed,
+rolled back and shown is one count each, and a request's outcome is a sum over its offsets. There is
+no join and no object per transaction. ``joins.py`` states the same rules as plain joins.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def fold(evidence: Evidence) -> Folded:
 
 
 class _Tally:
-    """Counts by half offset, and sums of them by request."""
+    """Counts by half offset, and their sums by request."""
 
     def __init__(self, evidence: Evidence) -> None:
         self.evidence = evidence
@@ -60,7 +60,7 @@ class _Tally:
         self.state[(committed == count) & (rolled_back == 0)] = COMMITTED
         self.state[(rolled_back == count) & (committed == 0)] = ROLLED_BACK
         self.is_both = (committed > 0) & (rolled_back > 0)
-        # What says nothing of a carried one may have stood in what retention has deleted.
+        # If a carried-forward request has no decision, retention may have deleted its op record.
         self.is_open_end = (requests["copy"] == 1) & (self.state == UNDECIDED)
         self.part_count = np.zeros(evidence.width, dtype=np.int64)
         self.has_parts = np.zeros(evidence.width, dtype=bool)
@@ -69,7 +69,7 @@ class _Tally:
         self.has_parts[parts["head"] - self.base] = True
 
     def _cover(self, spans: Rows) -> Rows:
-        """How often each half offset is in one of these."""
+        """How many of these spans contain each half offset."""
         at, size = spans["first"] - self.base, self.evidence.width + 1
         starts = np.bincount(at, minlength=size)
         ends = np.bincount(at + spans["count"], minlength=size)
@@ -77,7 +77,7 @@ class _Tally:
         return cover
 
     def _sum(self, by_offset: Rows) -> Rows:
-        """Of each request: the sum over its half messages."""
+        """The sum over the half messages of each request."""
         sums = np.concatenate([[0], np.cumsum(by_offset)])
         total: Rows = sums[self.at + self.requests["count"]] - sums[self.at]
         return total
@@ -97,7 +97,7 @@ class _Tally:
         return Found(finding, offsets, none, np.ones_like(none), none, other.astype("i8"))
 
     def records(self) -> Iterator[Found]:
-        """What half and op records alone give away."""
+        """Findings in half and op records alone."""
         twice = self._sum((self.commits > 1) | (self.rollbacks > 1))
         is_whole = (self.state != NONE) | self.is_both
         yield self._of_requests(Finding.DECIDED_TWICE, (twice > 0) & ~self.is_both)
@@ -112,7 +112,7 @@ class _Tally:
         )
 
     def table(self, rows: Rows) -> Iterator[Found]:
-        """Where the state table says otherwise."""
+        """Findings where the state table disagrees."""
         width = self.evidence.width
         states, counts = np.full(width, NONE), np.zeros(width, dtype=np.int64)
         row_at = rows["first"] - self.base
@@ -124,8 +124,9 @@ class _Tally:
         is_decided = is_start & (state > UNDECIDED)
         is_listed_open = (listed == UNDECIDED) | (listed == PARKED)
         is_listed_decided = (listed == COMMITTED) | (listed == ROLLED_BACK)
-        # Of an undecided transaction only the head has a row.
-        # A copy may begin in the middle of its request, which had a row at its beginning.
+        # Of an undecided transaction, only the head has a row.
+        # A carried-forward record may begin in the middle of its request, which had a row at its
+        # beginning.
         is_original = requests["copy"] == 0
         is_missing = is_start & (listed == NONE) & ((is_decided & is_original) | is_head)
         yield self._of_requests(Finding.HALF_NOT_IN_TABLE, is_missing)
@@ -133,7 +134,8 @@ class _Tally:
         yield self._of_requests(Finding.DECISION_FORGOTTEN, forgotten, listed)
         opposite = is_decided & is_listed_decided & (listed != state)
         yield self._of_requests(Finding.TABLE_CONTRADICTS, opposite, listed)
-        # A carried one that still waits for its time may have been committed before the log begins.
+        # A carried-forward request that waits for its delivery time may have been committed before
+        # the log begins.
         may_be_older = self.is_open_end & (listed == COMMITTED)
         unfounded = is_start & (state == UNDECIDED) & is_listed_decided & ~may_be_older
         yield self._of_requests(Finding.DECISION_WITHOUT_OP, unfounded, listed)
@@ -144,7 +146,7 @@ class _Tally:
         is_countable = is_original | is_listed_open
         differs = is_start & agrees & is_countable & (counts[self.at] != expected)
         yield self._of_requests(Finding.COUNT_DIFFERS, differs, counts[self.at])
-        # Undecided ones are carried forward, so they are known however old they are.
+        # Undecided half messages are carried forward, so the log has them however old they are.
         is_open = (rows["state"] == UNDECIDED) | (rows["state"] == PARKED)
         is_within = (rows["first"] >= self.evidence.known_from) | is_open
         is_alone = (self.known[row_at] == 0) & is_within
@@ -153,7 +155,7 @@ class _Tally:
         )
 
     def visible(self, shown: Rows) -> Iterator[Found]:
-        """Where consumers see too little, too much, or twice."""
+        """Findings where consumers see too little, too much, or something twice."""
         times = np.bincount(shown["first"] - self.base, minlength=self.evidence.width)
         seen = self._sum(times > 0)
         is_hidden = (self.state == COMMITTED) & (seen < self.requests["count"])
@@ -168,7 +170,7 @@ class _Tally:
         yield self._of_offsets(Finding.VISIBLE_WITHOUT_HALF, within, times[within - self.base])
 
     def parts(self) -> Rows:
-        """Requests whose transaction has others, with their states."""
+        """Requests whose transaction has other requests, with their states."""
         requests = self.requests
         is_head_of_parts = (requests["first"] == requests["head"]) & self.has_parts[self.at]
         is_part = (requests["first"] != requests["head"]) | is_head_of_parts
@@ -180,7 +182,7 @@ class _Tally:
         return parts
 
     def counts(self) -> dict[str, int]:
-        """How much there was to compare."""
+        """How much was compared."""
         is_transaction = self.requests["first"] == self.requests["head"]
         states = self.state[is_transaction]
         evidence = self.evidence
@@ -199,9 +201,9 @@ class _Tally:
 
 
 def _outermost(copies: Rows) -> Rows:
-    """Of copies of the same half messages, the one with the most."""
+    """The longest of the carried-forward records of the same half messages."""
     ordered = np.sort(copies, order=["first", "count"])
-    # The longest of those that begin together comes first.
+    # Of records with the same beginning, the longest comes first.
     ordered = ordered[np.lexsort((-ordered["count"], ordered["first"]))]
     ends = ordered["first"] + ordered["count"]
     reached = np.concatenate([[np.iinfo(np.int64).min], np.maximum.accumulate(ends)[:-1]])

@@ -1,6 +1,6 @@
-"""Decisions that a person forced: op records have them for as long as the log does.
+"""Finds decisions that a person forced. Op records keep them as long as the log does.
 
-A ledger may say nothing against them any more: a janitor takes the rows of decided transactions.
+A ledger may no longer contradict them, because a janitor deletes the rows of decided transactions.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 COLUMNS = (FIRST, HEAD, STATE_CODE, DECIDED_AT_MS, DECIDED_BY, IS_FORCED)
 
-#: Older programs said it in the text alone.
+#: Older programs recorded it only in the text.
 _SAID = rf"(?s) by hand: .*{re.escape(FORCED)}(the ledger said .+|it has no ledger)\)$"
 
 

@@ -1,7 +1,7 @@
 """An audit's report as one HTML file.
 
-Names and details come from clients and databases: every one of them is escaped, and the page
-forbids scripts besides.
+Names and details come from clients and databases. All of them are escaped, and the page also
+forbids scripts.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ _CASE_COLUMNS = (
 def _finding(found: FoundReport) -> str:
     rest = found.total - len(found.cases)
     more = f'<p class="soft">and {rest:,} more</p>' if rest > 0 else ""
-    # A column that no case fills would only take room from the others.
+    # An empty column would only take room from the others.
     rows = [_case(case) for case in found.cases]
     filled = [number for number in range(len(_CASE_COLUMNS)) if any(row[number] for row in rows)]
     columns = [_CASE_COLUMNS[number] for number in filled]
@@ -159,7 +159,7 @@ def _finding(found: FoundReport) -> str:
 
 
 def _ended(text: str) -> str:
-    """A sentence with the mark at its end."""
+    """A sentence with its final period."""
     return text if text.endswith(("?", ".")) else f"{text}."
 
 

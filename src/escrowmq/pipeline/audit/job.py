@@ -1,4 +1,4 @@
-"""An audit from its beginning to its report."""
+"""Runs an audit and makes its report."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from escrowmq.pipeline.pages.origin import this_origin
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: Which of the counts belong to which comparison.
+#: The counts that belong to each comparison.
 _COUNTS = {Compared.TABLE: ("table_rows",), Compared.VISIBLE: ("visible",)}
 _RAISED = re.compile(r"escrowmq\.model\.errors\.\w+: (.+)")
 
 
 def run_audit(spark: SparkSession, request: AuditRequest) -> AuditReport:
-    """Audit; what cannot be compared is in the report, with the reason."""
+    """Run an audit. If a comparison is not possible, the report says why."""
     started_at_ms = time.time_ns() // 1_000_000
     pins = take_pins(request.brokers, since_ms=request.since_ms)
     run = _Run(Work(spark, request, pins))
@@ -68,7 +68,7 @@ def run_audit(spark: SparkSession, request: AuditRequest) -> AuditReport:
 
 
 class _Run:
-    """Comparisons one after the other; one that fails leaves the others alone."""
+    """Runs comparisons one after another. A failed one does not stop the others."""
 
     def __init__(self, work: Work) -> None:
         self._work = work
@@ -78,13 +78,13 @@ class _Run:
     def compare(
         self, compared: Compared, by: Callable[[Work], Outcome], *, which: str = ""
     ) -> Outcome | None:
-        """Run one comparison, and note what came of it."""
+        """Run one comparison, and record its result."""
         since = time.monotonic()
         work = self._work
         try:
             outcome = by(work)
             found = reports(outcome.found, work.views, cases_max=work.request.cases_max)
-        except Exception as error:  # noqa: BLE001 -- whatever it was, the others are compared
+        except Exception as error:  # noqa: BLE001 -- after any failure the others still run
             self.fail(compared, error, which=which, took_ms=_ms_since(since))
             return None
         self.findings += found
@@ -104,7 +104,7 @@ class _Run:
     def fail(
         self, compared: Compared, error: Exception, *, which: str = "", took_ms: int = 0
     ) -> None:
-        """Say that it was asked for and could not be done."""
+        """Record that a requested comparison failed."""
         self.comparisons.append(
             ComparisonReport(
                 compared=compared,
@@ -116,7 +116,7 @@ class _Run:
         )
 
     def share(self, outcome: Outcome | None) -> None:
-        """State table and queues are compared in one go with the records."""
+        """Report the state table and the queues, which are compared together with the records."""
         for compared, names in _COUNTS.items():
             if outcome is None:
                 why = "the records could not be read"
@@ -128,7 +128,7 @@ class _Run:
             self.comparisons.append(report)
 
     def ledgers(self, ledgers: Mapping[str, str]) -> None:
-        """Compare those whose databases answer."""
+        """Compare the ledgers whose databases answer."""
         if not ledgers:
             self.leave_out(Compared.LEDGER, "no ledger is in the config")
             return
@@ -141,7 +141,7 @@ class _Run:
             self.compare(Compared.LEDGER, by, which=which)
 
     def leave_out(self, compared: Compared, why: str) -> None:
-        """Say that it was not asked for."""
+        """Record that a comparison was not requested."""
         self.comparisons.append(ComparisonReport(compared=compared, not_compared=why))
 
 
@@ -150,7 +150,7 @@ def _ms_since(since: float) -> int:
 
 
 def reason_of(error: Exception) -> str:
-    """What went wrong, in our words if it was raised in ours, wherever that was."""
+    """The error text; for an error of ours in Spark's text, only its own line."""
     if isinstance(error, EscrowError):
         return str(error)
     told = _RAISED.findall(str(error))

@@ -1,7 +1,7 @@
-"""The audit's rules as plain joins: DataFrames in, findings out; no action and no session.
+"""The audit's rules as plain joins: DataFrames in, findings out, without actions or a session.
 
-This is what ``fold.py`` must agree with, and a way to run the audit that needs nothing but
-equality: each half message is a row, each decided one is a row, and they are joined.  The columns
+``fold.py`` must agree with this module. It is also a way to run the audit that needs nothing but
+equality: each half message is a row, each decided one is a row, and they are joined. The columns
 are those of ``protocol/own_rows.py``.
 """
 
@@ -24,17 +24,18 @@ RECORDED, OTHER, NAME = "recorded", "other", "name"
 LISTED, LISTED_COUNT, TIMES = "listed", "listed_count", "times"
 
 FOUND = (NAME, BROKER, HALF_OFFSET, HEAD, COUNT, RECORDED, OTHER)
-"""The columns of a finding about a half message, as the fold of ranges has them."""
+"""The columns of a finding about a half message, also used by the fold of ranges."""
 
 _OFFSET = (BROKER, HALF_OFFSET)
 _REQUEST = (BROKER, FIRST, HEAD, COUNT, IS_COPY)
 
 
 def requests(halves: DataFrame, ops: DataFrame) -> DataFrame:
-    """Each request that brought half messages, and its state by the records alone."""
+    """Each request that brought half messages, and its state from the records alone."""
     spread = _spread(halves.select(*_REQUEST))
     originals = spread.where(~F.col(IS_COPY))
-    # Of copies of the same half message, the one that begins first has the others in it.
+    # Of carried-forward records of the same half message, the one that begins first contains the
+    # others.
     widest = F.min(F.struct(FIRST, -F.col(COUNT), HEAD)).alias("widest")
     carried = (
         spread.where(IS_COPY)
@@ -66,7 +67,7 @@ def requests(halves: DataFrame, ops: DataFrame) -> DataFrame:
 
 
 def findings_in_records(folded: DataFrame, halves: DataFrame, ops: DataFrame) -> DataFrame:
-    """What half and op records alone give away."""
+    """Findings in half and op records alone."""
     is_both = (F.col("committed") > 0) & (F.col("rolled_back") > 0)
     is_partly = (F.col(STATE_CODE) == NONE) & ~is_both
     known = _spread(halves.select(*_REQUEST)).select(*_OFFSET).distinct()
@@ -84,7 +85,7 @@ def findings_in_records(folded: DataFrame, halves: DataFrame, ops: DataFrame) ->
 
 
 def findings_in_parts(parts: DataFrame) -> DataFrame:
-    """Transactions of several requests that are not all of one state.
+    """Transactions whose requests do not all have the same state.
 
     ``parts`` are requests with the columns broker, head and recorded.
     """
@@ -106,7 +107,7 @@ def findings_in_parts(parts: DataFrame) -> DataFrame:
 
 
 def findings_in_table(folded: DataFrame, halves: DataFrame, transactions: DataFrame) -> DataFrame:
-    """Where the state table says otherwise."""
+    """Findings where the state table disagrees."""
     listed = transactions.select(
         BROKER,
         F.col(HALF_OFFSET).alias(FIRST),
@@ -149,7 +150,7 @@ def findings_in_table(folded: DataFrame, halves: DataFrame, transactions: DataFr
 
 
 def findings_in_queues(folded: DataFrame, halves: DataFrame, visible: DataFrame) -> DataFrame:
-    """Where consumers see too little, too much, or twice."""
+    """Findings where consumers see too little, too much, or something twice."""
     shown = visible.groupBy(*_OFFSET).agg(F.count("*").alias(TIMES))
     known = _spread(halves.select(*_REQUEST)).select(*_OFFSET).distinct()
     unknown = shown.join(known, on=list(_OFFSET), how="left_anti")
@@ -205,7 +206,7 @@ def _state() -> Column:
 
 
 def _of_requests(judged: DataFrame, *found: tuple[Finding, Column, Column]) -> DataFrame:
-    """For each request the findings that hold: their names, and what the other side says."""
+    """The findings that hold for each request: their names, and what the other side says."""
     holding = [
         F.when(
             holds,

@@ -1,8 +1,8 @@
-"""The lake against the brokers: what was archived is there once, and says the same.
+"""Compares the lake with the brokers: archived rows must exist once, and agree.
 
-How far the archive is, it has recorded itself: the rows that survived prove nothing.  Only in a
-lake that an older program archived, a queue reaches from its lowest to its highest offset, and a
-log to its highest event.  What lies below the brokers' own beginnings is not compared.
+The archive records its own position, because the rows that are left cannot prove it. In a lake that
+an older program archived, a queue or a log counts as archived from its lowest to its highest
+offset. Anything below the beginning of the brokers' own data is not compared.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 TIMES, RUNS, IS_HERE = "times", "runs", "is_here"
 ARCHIVED_END, KEPT_FROM_MS = "archived_end", "kept_from_ms"
 REACH = f"{ARCHIVED_END} bigint, {KEPT_FROM_MS} bigint"
-"""The first offset that is not archived, null if it was not recorded; what retention kept."""
+"""The first offset not archived, null if not recorded; and since when retention kept rows."""
 
 _QUEUE = (BROKER, TOPIC, QUEUE_ID)
 _DECIDED = (State.COMMITTED.label, State.ROLLED_BACK.label)
@@ -44,10 +44,10 @@ _DECIDED = (State.COMMITTED.label, State.ROLLED_BACK.label)
 def findings_in_messages(
     visible: DataFrame, messages: DataFrame, quarantine: DataFrame, spans: DataFrame
 ) -> DataFrame:
-    """Messages that the lake lacks, has twice, or has and the queue does not.
+    """Messages that the lake lacks, has twice, or has although the queue does not.
 
-    ``messages`` and ``quarantine`` are the lake's; ``spans`` the queues' ``start`` and ``end`` at
-    the pins, ``end_after``: their ends after the lake was looked at, and ``REACH``.
+    ``messages`` and ``quarantine`` are the lake's. ``spans`` has the queues' ``start`` and ``end``
+    at the pins, ``end_after`` (their ends after the lake was read), and ``REACH``.
     """
     archived = messages.unionByName(quarantine)
     counted = archived.groupBy(*_QUEUE, QUEUE_OFFSET).agg(
@@ -80,7 +80,7 @@ def findings_in_messages(
 
 
 def decisions(ops: DataFrame) -> DataFrame:
-    """Each decided transaction: its head, state, when and where in the log, in how many runs."""
+    """Each decided transaction: its head, state, time, log offset, and number of runs."""
     return (
         ops.groupBy(BROKER, HEAD)
         .agg(
@@ -94,11 +94,11 @@ def decisions(ops: DataFrame) -> DataFrame:
 
 
 def findings_in_life_lines(decided: DataFrame, events: DataFrame, starts: DataFrame) -> DataFrame:
-    """Decisions that the lake lacks, has twice, or has otherwise.
+    """Decisions that the lake lacks, has twice, or has differently.
 
-    ``events`` are the lake's; ``starts`` has each broker's ``known_from``, ``log_start``,
-    ``log_end``, ``log_end_after`` (the lake was looked at), ``cut_from``: nobody asked for what
-    is below, and ``REACH``.
+    ``events`` are the lake's. ``starts`` has each broker's ``known_from``, ``log_start``,
+    ``log_end``, ``log_end_after`` (after the lake was read), ``cut_from`` (nothing below it was
+    requested), and ``REACH``.
     """
     state = F.coalesce(
         *(F.when(F.col(EVENT) == label, F.lit(int(State[label.upper()]))) for label in _DECIDED)
@@ -121,7 +121,7 @@ def findings_in_life_lines(decided: DataFrame, events: DataFrame, starts: DataFr
         decided.join(archived, on=[BROKER, HALF_OFFSET], how="full")
         .join(F.broadcast(reach), on=BROKER, how="left")
         .join(F.broadcast(starts), on=BROKER, how="inner")
-        # Of a transaction that begins below, some requests may be above.
+        # Some requests of a transaction may be above the cut although it begins below.
         .where(F.col(HALF_OFFSET) >= F.col("cut_from"))
     )
     is_reached = _is_reached(F.col(LOG_OFFSET), F.col(DECIDED_AT_MS))
@@ -145,7 +145,7 @@ def findings_in_life_lines(decided: DataFrame, events: DataFrame, starts: DataFr
 
 
 def _is_reached(offset: Column, at_ms: Column) -> Column:
-    """Whether it was archived, and no retention of the lake may have deleted it."""
+    """Whether it was archived, and the lake's retention cannot have deleted it."""
     is_recorded = (offset < F.col(ARCHIVED_END)) & (at_ms >= F.col(KEPT_FROM_MS))
     is_between = (offset >= F.col("low")) & (offset <= F.col("high"))
     return F.when(F.col(ARCHIVED_END).isNotNull(), is_recorded).otherwise(is_between)

@@ -1,9 +1,9 @@
-"""Ledger tables against the brokers: what the users' databases say became of transactions.
+"""Compares ledger tables with the brokers: the outcomes of transactions in users' databases.
 
-A row that says committed was written after its half messages were durable, so the broker has them,
-and has them as committed or still undecided.  A committed transaction has its row, until a janitor
-takes it: that one goes through the whole ledger and takes every row whose transaction is decided.
-So the oldest decision whose row is still there tells since when no janitor came by.
+A row that says committed was written after its half messages were durable. So the broker has them,
+either committed or still undecided. A committed transaction has its row until a janitor deletes it.
+A janitor sweeps the whole ledger and deletes every row whose transaction is decided. So the oldest
+decision whose row still exists tells since when no janitor swept the ledger.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 SWEEP_MS_MAX = 15 * 60_000
-"""A janitor that goes through a ledger is done with it after so long."""
+"""The longest time that a janitor needs to sweep a ledger."""
 
 CLOCKS_APART_MS_MAX = 15 * 60_000
-"""A row has the time of the client's clock, a half message that of the broker's."""
+"""The greatest clock difference. A row has the client's time, a half message the broker's."""
 
 OUTCOME, WRITTEN_AT_MS, KEPT_SINCE_MS = "outcome", "written_at_ms", "kept_since_ms"
 ROWS = f"{LEDGER} string, {TRANSACTION_ID} string, {OUTCOME} string, {WRITTEN_AT_MS} bigint"
@@ -67,7 +67,7 @@ _TRANSACTION = (LEDGER, TRANSACTION_ID)
 
 
 def ledger_rows(spark: SparkSession, ledgers: Mapping[str, str]) -> DataFrame:
-    """All rows of the ledgers, which are URLs by UUID; a task reads each, in pages."""
+    """All rows of the ledgers, given as URLs by UUID. One task reads each ledger, in pages."""
     read = _reader(sorted(ledgers.items()))
     return spark.range(0, len(ledgers), numPartitions=len(ledgers)).mapInArrow(read, ROWS)
 
@@ -103,12 +103,13 @@ def _pages(uuid: str, url: str) -> Iterator[pa.RecordBatch]:
 
 
 def with_outcome(halves: DataFrame, ops: DataFrame) -> DataFrame:
-    """Each transaction that names a ledger, and what its broker decided."""
-    # A request may stand in the log twice, carried forward; a transaction may have several.
+    """Each transaction that names a ledger, and its broker's decision."""
+    # A request may be in the log twice if it was carried forward, and a transaction may have
+    # several requests.
     transactions = halves.groupBy(BROKER, HEAD, TRANSACTION_ID, LEDGER, PRODUCER_GROUP).agg(
         F.min(STORED_AT_MS).alias(STORED_AT_MS)
     )
-    # Of batches nobody has a ledger.
+    # Batches of the sink have no ledger.
     decisions = (
         ops.where(F.col(APP_ID).isNull())
         .select(BROKER, HEAD, STATE_CODE, DECIDED_AT_MS, DECIDED_BY)
@@ -124,7 +125,7 @@ def with_outcome(halves: DataFrame, ops: DataFrame) -> DataFrame:
 def judged(transactions: DataFrame, rows: DataFrame, *, from_ms: int) -> DataFrame:
     """Where ledger and broker seem to disagree (``JUDGED``).
 
-    ``from_ms`` is the horizon: of rows that were written before, the half messages may be deleted.
+    ``from_ms`` is the horizon: for rows written before it, the half messages may be deleted.
     """
     compared = transactions.join(rows, on=list(_TRANSACTION), how="full")
     kept_since = (
@@ -149,11 +150,11 @@ def judged(transactions: DataFrame, rows: DataFrame, *, from_ms: int) -> DataFra
 
 
 def without_swept(found: DataFrame, transactions: DataFrame, rows_again: DataFrame) -> DataFrame:
-    """Without rows that a janitor may have taken while the ledger was read.
+    """Drop rows that a janitor may have deleted during the read.
 
-    Janitors go by transaction ids.  One that took a missing row had passed all lower ids before, so
-    an older row among those, which a later reading (``rows_again``) still has, proves that none
-    came by.
+    Janitors go in the order of transaction ids. A janitor that deleted a missing row had passed all
+    lower ids before. So if a later read (``rows_again``) still has an older row among those, no
+    janitor came by.
     """
     is_missing = F.col(NAME) == Finding.LEDGER_ROW_MISSING.value
     is_committed = F.col(OUTCOME) == Outcome.COMMITTED.value
@@ -185,7 +186,7 @@ def without_swept(found: DataFrame, transactions: DataFrame, rows_again: DataFra
 
 
 def without_later(found: DataFrame, later: DataFrame, *, from_ms: int) -> DataFrame:
-    """Without rows whose half messages came ``later``, or are beyond what the horizon is now."""
+    """Drop rows whose half messages came ``later``, or are now beyond the horizon."""
     is_unknown = F.col(NAME) == Finding.LEDGER_ROW_UNKNOWN.value
     unknown = found.where(is_unknown & (F.col(WRITTEN_AT_MS) >= from_ms))
     unknown = unknown.join(later.select(*_TRANSACTION), on=list(_TRANSACTION), how="left_anti")
@@ -193,7 +194,7 @@ def without_later(found: DataFrame, later: DataFrame, *, from_ms: int) -> DataFr
 
 
 def told_ledgers(found: DataFrame) -> DataFrame:
-    """In the columns of all findings."""
+    """Findings in the columns of all findings."""
     at_ms = F.coalesce(DECIDED_AT_MS, WRITTEN_AT_MS).alias(AT_MS)
     return found.select(
         NAME, BROKER, HALF_OFFSET, TRANSACTION_ID, PRODUCER_GROUP, at_ms, _detail().alias(DETAIL)
@@ -205,9 +206,9 @@ def _is_kept() -> Column:
 
 
 def rows_from_ms(pins: Sequence[Pin]) -> int:
-    """Since when each row's half messages must be in the logs."""
+    """Since when the logs must have each row's half messages."""
     cut = [pin.known_from_ms for pin in pins if not pin.is_whole]
-    # The row comes after its half messages, by no more than a block may last.
+    # The row is written after its half messages, within the longest duration of a block.
     return max(cut) + MAX_DURATION_MS + CLOCKS_APART_MS_MAX if cut else 0
 
 

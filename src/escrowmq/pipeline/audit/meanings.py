@@ -1,6 +1,6 @@
-"""What each finding of an audit is: its kind, what it means and what to do.
+"""The meaning of each finding of an audit: its kind, its explanation and its remedy.
 
-The report, the command line and ``docs/operate/audit.md`` say it with these words.
+The report, the command line and ``docs/operate/audit.md`` use these texts.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from escrowmq.pipeline.audit.findings import Compared, Finding, Kind
 
 
 class Meaning(NamedTuple):
-    """What a finding says."""
+    """The meaning of a finding."""
 
     kind: Kind
     compared: Compared
-    #: For the report: one line.
+    #: One line for the report.
     about: str
-    #: What an operator does about it.
+    #: The operator's next step.
     remedy: str
 
 

@@ -1,7 +1,7 @@
-"""Where an audit stands: one position of each broker's log, and how far back its log goes.
+"""The position of an audit: one offset of each broker's log, and how far back the log goes.
 
-Everything is read up to the pin.  What came later is no evidence against anything, and what
-retention has deleted is none either: the horizon.
+Everything is read up to the pin. Later records are not evidence, and neither is what retention has
+deleted: the horizon.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from escrowmq.protocol.own_rows import HalfRow
 from escrowmq.protocol.sights import sight_of
 
 SOUGHT_BYTES = 1024 * 1024
-"""A search by time ends in so much of the log, which is then read."""
+"""A search by time narrows down to this many bytes of the log, which are then read."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class QueueSpan:
-    """A queue, as it was when the position was taken."""
+    """A queue at the time of the pin."""
 
     topic: str
     queue_id: int
@@ -35,18 +35,19 @@ class QueueSpan:
 
 @dataclass(frozen=True, kw_only=True)
 class Pin:
-    """One broker, at one position."""
+    """One broker at one position of its log."""
 
     address: str
     status: StatusAnswer
-    #: The log offsets that are read: from, and up to.
+    #: The log offsets to read, ``[start, end)``.
     log_start: int
     log_end: int
-    #: The first half offset of that part of the log.  Of what is below it only copies may be left.
+    #: The first half offset of that part of the log. Below it, only carried-forward or copied ones
+    #: may be left.
     known_from: int
-    #: When that was stored.
+    #: When that half message was stored.
     known_from_ms: int
-    #: Somebody asked for no more than this; otherwise it is all that there is.
+    #: Whether the caller limited the range; otherwise it is the whole log.
     is_cut: bool
     queues: tuple[QueueSpan, ...]
 
@@ -57,17 +58,17 @@ class Pin:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the log is read from its very first record on."""
+        """Whether the log is read from its very first record."""
         return not self.log_start and not self.is_cut
 
 
 def take_pins(addresses: Sequence[str], *, since_ms: int = 0) -> list[Pin]:
-    """Ask each broker where it is; ``since_ms`` leaves out what was stored before."""
+    """Take each broker's position; ``since_ms`` leaves out what was stored before."""
     pins: dict[str, Pin] = {}
     for address in addresses:
         pin = _pin(address, since_ms)
         sight = sight_of(pin.status)
-        # A broker's two ports are one broker: what is read there must not count twice.
+        # A broker may have two ports. Its data must not count twice.
         known = pins.setdefault(address if sight is None else sight.store_id, pin)
         if known is not pin:
             raise RequestRefused(
@@ -81,7 +82,7 @@ def take_pins(addresses: Sequence[str], *, since_ms: int = 0) -> list[Pin]:
 
 def _pin(address: str, since_ms: int) -> Pin:
     with OwnCalls(address) as calls:
-        # The position belongs to the queues' ends: whatever is visible was decided below it.
+        # The position matches the queues' ends: everything visible was decided below it.
         queues, log_end = _queues(calls)
         status = calls.call(OwnCode.STATUS).header
         assert isinstance(status, StatusAnswer)
@@ -123,7 +124,7 @@ def _queues(calls: OwnCalls) -> tuple[tuple[QueueSpan, ...], int]:
 def _first_half(
     calls: OwnCalls, start: int, end: int, is_wanted: Callable[[HalfRow], bool]
 ) -> HalfRow | None:
-    """The first of the half messages in this part of the log that is wanted."""
+    """The first wanted half message in this part of the log."""
     header = LogRangeHeader(start=start, end=end)
     for answer in calls.pages(OwnCode.LIST_HALVES, header):
         for row in answer.rows:
@@ -134,7 +135,7 @@ def _first_half(
 
 
 def _first_since(calls: OwnCalls, start: int, end: int, since_ms: int) -> int:
-    """The log offset from which on everything was stored at this time or later."""
+    """The log offset from which everything was stored at this time or later."""
     high = end
     while high - start > SOUGHT_BYTES:
         middle = (start + high) // 2
@@ -148,7 +149,7 @@ def _first_since(calls: OwnCalls, start: int, end: int, since_ms: int) -> int:
 
 
 def since(pins: Sequence[Pin], now: Sequence[Pin]) -> list[Pin]:
-    """What the logs have gained since the first of these were taken."""
+    """The parts of the logs that were added since the first pins."""
     return [
         replace(later, log_start=max(pin.log_end, later.log_start), is_cut=False)
         for pin, later in zip(pins, now, strict=True)
@@ -156,5 +157,5 @@ def since(pins: Sequence[Pin], now: Sequence[Pin]) -> list[Pin]:
 
 
 def offsets_option(offsets: dict[str, int]) -> str:
-    """Offsets by the brokers' names, as the views take them."""
+    """Offsets by broker name, as an option of the views."""
     return json.dumps(offsets)

@@ -1,8 +1,8 @@
-"""Why a committed message need not be visible: it waits for its time, or its place is gone.
+"""Explains why a committed message may not be visible: it waits, or its queue offset is gone.
 
-A decision tells which queue offsets it gave.  Those that lie below their queue's start went with
-what retention deleted, though the message itself may still be in the log; so did those of topics
-that somebody deleted.  Messages that got no place yet wait for their time.
+A decision says which queue offsets it assigned. Retention removes offsets below their queue's
+start, though the message itself may still be in the log. Deleting a topic removes its offsets too.
+Messages without a queue offset yet wait for their delivery time.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ _DECISION = (BROKER, DECISION)
 
 
 def unexplained(hidden: DataFrame, ops: DataFrame, places: DataFrame) -> DataFrame:
-    """Those of the hidden (``audit.FOUND``) of whose decision too few messages can be seen.
+    """The hidden findings (``joins.FOUND``) that are not fully explained for their decision.
 
-    ``places`` are the events ``visible``, each with its queue's ``start``: null if that is gone.
+    ``places`` are the events ``visible``, each with its queue's ``start``, which is null if the
+    queue no longer exists.
     """
     runs = ops.select(BROKER, FIRST, COUNT, F.col(LOG_OFFSET).alias(DECISION))
     of_hidden = runs.select(BROKER, F.col(FIRST).alias(HALF_OFFSET), DECISION)
@@ -58,13 +59,13 @@ def unexplained(hidden: DataFrame, ops: DataFrame, places: DataFrame) -> DataFra
 
 
 def _gone() -> Column:
-    """How many of a run of places lie below their queue's start."""
+    """How many offsets of a run are below their queue's start."""
     below = F.least(F.col(START) - F.col(QUEUE_OFFSET), F.col(COUNT))
     return F.when(F.col(START).isNull(), F.col(COUNT)).otherwise(F.greatest(below, F.lit(0)))
 
 
 def _later(hidden: DataFrame, given: DataFrame) -> DataFrame:
-    """What of hidden requests got its place later than by the decision, its time having come."""
+    """Messages of hidden requests that got their offset later than the decision, when due."""
     last = F.col(HALF_OFFSET) + F.col(COUNT) - 1
     offsets = hidden.select(
         *_DECISION, F.explode(F.sequence(F.col(HALF_OFFSET), last)).alias(FIRST)

@@ -10,7 +10,7 @@ from escrowmq.pipeline.pages.bars import Bar, Group, bar_chart
 
 BARS_MAX = 60
 
-#: The states that are counted along the half offsets: their names and their styles.
+#: The states that are counted along the half offsets, with their names and styles.
 STATES = {
     "committed": ("committed", "first"),
     "rolled_back": ("rolled back", "second"),
@@ -31,7 +31,7 @@ AGES = (
 
 
 def along_plots(along: Sequence[tuple[str, int, str, int]]) -> dict[str, str]:
-    """By broker: transactions by state along the half offsets."""
+    """Transactions by state along the half offsets, by broker."""
     by_broker: dict[str, dict[int, dict[str, int]]] = defaultdict(lambda: defaultdict(dict))
     for broker, first, name, count in along:
         if name in STATES:
@@ -86,7 +86,7 @@ def ages_plot(ages_ms: Sequence[int]) -> str:
 
 
 def kinds_plot(totals: Mapping[str, int]) -> str:
-    """How much was found of each kind."""
+    """The number of findings of each kind."""
     return bar_chart(
         [
             Group(kind, [Bar(f"{kind}: {count:,}", [("fault", count)])])

@@ -1,9 +1,9 @@
-"""The fold as Spark runs it: evidence is packed, sent to its range of half offsets, and folded.
+"""The fold as a Spark job: evidence is packed, shuffled to its range of half offsets, and folded.
 
-A task packs the rows it reads into a few byte strings, one for each range that they belong to, so
-that what is shuffled are some thousand rows however many transactions there are.  The log has its
-half messages in the order of their offsets, and most decisions follow soon: a batch of rows is of
-one range or two.  ``docs/adr/0019-the-audit-trusts-records-alone.md`` has the figures.
+A task packs the rows it reads into a few byte strings, one for each range that they belong to. So
+Spark shuffles only some thousand rows, however many transactions there are. The log has its half
+messages in the order of their offsets, and most decisions follow soon, so a batch of rows belongs
+to one or two ranges. ``docs/adr/0019-the-audit-trusts-records-alone.md`` has the figures.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 RANGE_HALVES = 262_144
-"""Half offsets that are folded together: some 20 MB of evidence."""
+"""The number of half offsets that are folded together: some 20 MB of evidence."""
 
 PACKED = "broker_name string, range bigint, kind string, packed binary"
 FOLDED = (
@@ -33,7 +33,7 @@ FOLDED = (
 )
 FINDING, PART_OF, COUNT = "finding", "part", "count"
 
-#: By kind: the packed columns, and how the DataFrame names those that it names otherwise.
+#: By kind: the packed columns, and the DataFrame's names for those that it calls otherwise.
 _KINDS: dict[str, tuple[np.dtype[Any], dict[str, str]]] = {
     "halves": (HALF, {"count": "message_count", "total": "message_count", "copy": "is_copy"}),
     "parts": (PART, {"count": "message_count"}),
@@ -56,7 +56,7 @@ def fold_ranges(
 ) -> DataFrame:
     """Findings, parts and counts of all ranges (``FOLDED``).
 
-    ``known_from`` is, by broker, where the log's half messages begin.  What is None is not
+    ``known_from`` is, by broker, where the log's half messages begin. Evidence that is None is not
     compared.
     """
     packed = [
@@ -82,7 +82,7 @@ def _packed(evidence: DataFrame, kind: str, range_halves: int) -> DataFrame:
 
 
 def _packer(kind: str, range_halves: int) -> Callable[[Batches], Batches]:
-    """Pack rows of this kind; runs in the task that reads them."""
+    """Pack rows of this kind. Runs in the task that reads them."""
 
     def pack(batches: Batches) -> Batches:
         for batch in batches:
@@ -112,7 +112,7 @@ def _structured(batch: pa.RecordBatch, kind: str) -> Rows:
 
 
 def _split(rows: Rows, range_halves: int) -> Rows:
-    """Cut what reaches into the next range where that begins."""
+    """Cut rows that reach into the next range at its beginning."""
     last = rows["first"] + rows["count"] - 1
     over = rows["first"] // range_halves < last // range_halves
     if not over.any():
@@ -149,7 +149,7 @@ def _by_range(broker: str, kind: str, rows: Rows, ranges: Rows) -> pa.RecordBatc
 def _folder(
     known_from: dict[str, int], range_halves: int, has: tuple[bool, bool]
 ) -> Callable[[tuple[pa.Scalar, ...], pa.Table], pa.Table]:
-    """Fold one range; runs in a task that got everything of it."""
+    """Fold one range. Runs in a task that has all evidence of the range."""
 
     def fold_range(key: tuple[pa.Scalar, ...], table: pa.Table) -> pa.Table:
         broker, number = (one.as_py() for one in key)

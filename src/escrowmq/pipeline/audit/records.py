@@ -1,7 +1,8 @@
-"""Half and op records against the state table and the queues, on brokers that go on working.
+"""Compares half and op records with the state table and the queues of brokers that keep working.
 
-The log is read up to the pins, the rest a little later.  So what looks wrong is looked at a second
-time, with what the log has gained since: a transaction that went on meanwhile is no finding.
+The log is read up to the pins, and the rest a little later. So a suspicious finding is checked
+again with what the log has gained since. A transaction that progressed in the meantime is not a
+finding.
 """
 
 from __future__ import annotations
@@ -45,12 +46,12 @@ KNOWN_FROM = "known_from"
 
 LOOKS_MAX = 4
 LOOK_AGAIN_S = 1.0
-"""A large batch is shown slice by slice: its last messages come some moments after its decision."""
+"""A large batch becomes visible in slices, so its last messages come shortly after its decision."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What is held against each other; what is None is left out."""
+    """The evidence to compare. Evidence that is None is left out."""
 
     halves: DataFrame
     ops: DataFrame
@@ -60,17 +61,17 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Judged:
-    """What came of a comparison."""
+    """Result of a comparison."""
 
     #: ``joins.FOUND``.
     found: DataFrame
     counts: Counter[str]
-    #: Broker, first half offset of a range, what was counted in it, and how many.
+    #: Broker, first half offset of a range, name of the count, and its value.
     along: list[tuple[str, int, str, int]]
 
 
 def gather(views: Views, *, with_visible: bool = True) -> Evidence:
-    """All that is needed, and no column more."""
+    """Gather the evidence, with only the needed columns."""
     visible = views.visible("broker", HALF_OFFSET) if with_visible else None
     if visible is not None:
         visible = visible.where(F.col(HALF_OFFSET).isNotNull() & views.is_within(HALF_OFFSET))
@@ -83,10 +84,10 @@ def gather(views: Views, *, with_visible: bool = True) -> Evidence:
 
 
 def by_ranges(pins: Sequence[Pin], given: Evidence) -> Judged:
-    """Judge by ranges of half offsets: fast."""
+    """Compare by ranges of half offsets, which is fast."""
     known_from = {pin.name: pin.known_from for pin in pins}
     folded = fold_ranges(given.halves, given.ops, given.table, given.visible, known_from)
-    # It is small, and read several times.
+    # It is small and read several times.
     folded = folded.persist(StorageLevel.MEMORY_AND_DISK)
     told = folded.where(folded.what == COUNT).select(BROKER, HALF_OFFSET, NAME, OTHER).collect()
     counts: Counter[str] = Counter()
@@ -98,7 +99,7 @@ def by_ranges(pins: Sequence[Pin], given: Evidence) -> Judged:
 
 
 def by_joins(pins: Sequence[Pin], given: Evidence) -> Judged:
-    """Judge by plain joins: the same, with nothing in it but equality."""
+    """Compare by plain joins, which need nothing but equality."""
     halves = given.halves
     folded = joins.requests(halves, given.ops).persist(StorageLevel.MEMORY_AND_DISK)
     is_open_end = F.col(IS_COPY) & (F.col(STATE_CODE) == 0)
@@ -122,9 +123,9 @@ def by_joins(pins: Sequence[Pin], given: Evidence) -> Judged:
 
 
 def within_horizon(found: DataFrame, known_from: DataFrame) -> DataFrame:
-    """Without what the log no longer has: ``known_from`` is where its half messages begin.
+    """Drop findings about data that the log no longer has, below ``known_from``.
 
-    An undecided one is carried forward, so it must be known however old it is.
+    An undecided half message is carried forward, so the log must have it however old it is.
     """
     is_of_unknown = F.col(NAME).isin(
         Finding.OP_WITHOUT_HALF.value,
@@ -144,12 +145,12 @@ def _is_hidden() -> Column:
 
 
 def is_doubtful() -> Column:
-    """Whether a second look may explain it."""
+    """Whether a second look may explain the finding."""
     return F.col(NAME).isin([one.value for one in MAY_PASS])
 
 
 def look_again(spark: SparkSession, pins: Sequence[Pin], found: DataFrame) -> DataFrame:
-    """Without what passed meanwhile, has a reason, or went beyond the horizon."""
+    """Drop findings that have resolved, have an explanation, or are now beyond the horizon."""
     found = found.persist(StorageLevel.MEMORY_AND_DISK)
     for look in range(LOOKS_MAX):
         if not found.where(is_doubtful()).count():
@@ -165,14 +166,14 @@ def look_again(spark: SparkSession, pins: Sequence[Pin], found: DataFrame) -> Da
         ops = Views(spark, pins).ops(FIRST, MESSAGE_COUNT, LOG_OFFSET)
         found = left.where(~_is_hidden()).unionByName(unexplained(hidden, ops, places))
         found = found.localCheckpoint(eager=True)
-        # Nothing that was found can change any more, unless queues are still being filled.
+        # The findings are final, unless queues are still being filled.
         if not places.where(F.col(QUEUE_OFFSET) + F.col(MESSAGE_COUNT) > F.col(END)).count():
             return found
     return found
 
 
 def _places(spark: SparkSession, pins: Sequence[Pin], now: Sequence[Pin]) -> DataFrame:
-    """Which queue offsets decisions gave, and the queues' offsets now; null if they are gone."""
+    """The queue offsets that decisions assigned, and the queues' current offsets; null if gone."""
     columns = (LOG_OFFSET, EVENT, FIRST, MESSAGE_COUNT, TOPIC, QUEUE_ID, QUEUE_OFFSET)
     given = Views(spark, pins).events(*columns).where(F.col(EVENT) == "visible")
     spans = [
@@ -186,7 +187,7 @@ def _places(spark: SparkSession, pins: Sequence[Pin], now: Sequence[Pin]) -> Dat
 
 
 def unreadable(views: Views, found: DataFrame) -> DataFrame | None:
-    """Damaged places of the log, where something is missing; None if nothing is."""
+    """Damaged parts of the log, if records are missing; None if none are missing."""
     is_missing = F.col(NAME).isin([one.value for one in UNRECORDED])
     if not found.where(is_missing).count():
         return None
@@ -209,14 +210,14 @@ def _without_passed(
         kept = _without_shown(kept, shown)
     for pin, later in zip(pins, now, strict=True):
         if later.log_start > pin.log_start and not pin.is_cut:
-            # Deleted while it was read: nobody can say any more what was there.
+            # Retention deleted it during the read, so its content is unknown.
             is_gone = (F.col(BROKER) == pin.name) & (F.col(HALF_OFFSET) < later.known_from)
             kept = kept.where(~is_gone)
     return found.where(~is_doubtful()).unionByName(kept).select(*FOUND)
 
 
 def _without_shown(found: DataFrame, shown: DataFrame) -> DataFrame:
-    """Count what has become visible since, and leave out what is whole now."""
+    """Count messages that became visible since, and drop findings that are now complete."""
     last = F.col(HALF_OFFSET) + F.col(MESSAGE_COUNT) - 1
     offsets = found.where(_is_hidden()).select(
         BROKER,

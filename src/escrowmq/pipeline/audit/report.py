@@ -1,4 +1,4 @@
-"""What an audit says: a value, and the same as JSON.  ``html.py`` makes the page of it."""
+"""The result of an audit as a value and as JSON. ``html.py`` makes a page from it."""
 
 from __future__ import annotations
 
@@ -14,46 +14,46 @@ VERSION = 1
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that was found, and the facts about it."""
+    """One finding, and the facts about it."""
 
-    #: The broker's name, where it concerns one.
+    #: The broker's name, if the finding concerns one.
     broker: str | None = None
     half_offset: int | None = None
     transaction_id: str | None = None
     producer_group: str | None = None
     #: When it happened, or was stored.
     at_ms: int | None = None
-    #: Who decided, if anybody did.
+    #: The decider, if there is a decision.
     by: str | None = None
     detail: str = ""
 
 
 class FoundReport(msgspec.Struct, frozen=True, kw_only=True):
-    """All that was found under one name."""
+    """All findings of one name."""
 
     name: Finding
     kind: Kind
     compared: Compared
     about: str
     remedy: str
-    #: How many there are; of these ``cases`` has the first ones.
+    #: The number of findings. ``cases`` has the first ones.
     total: int
     cases: list[Case]
 
 
 class ComparisonReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One kind of evidence that was held against the records, or was not."""
+    """One kind of evidence, and whether it was compared with the records."""
 
     compared: Compared
-    #: Which one, where there may be several.
+    #: Which one, if there may be several.
     which: str = ""
     #: Why it was not compared; empty if it was.
     not_compared: str = ""
-    #: It was asked for, and could not be done.
+    #: Whether it was requested and failed.
     is_failed: bool = False
-    #: What was looked at, by name.
+    #: How much was compared, by name.
     counts: dict[str, int] = {}
-    #: Up to where this can be said, and other remarks.
+    #: How far the result holds, and other notes.
     notes: list[str] = []
     took_ms: int = 0
 
@@ -63,11 +63,11 @@ class BrokerReport(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     address: str
-    #: Its clock at the pin.
+    #: The broker's clock at the pin.
     now_ms: int
     log_start: int
     log_end: int
-    #: Half offsets: from, and up to.
+    #: The range of half offsets, ``[start, end)``.
     half_start: int
     half_end: int
     undecided: int
@@ -75,7 +75,7 @@ class BrokerReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What an audit says."""
+    """The result of an audit."""
 
     version: int = VERSION
     started_at_ms: int
@@ -83,26 +83,26 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
     brokers: list[BrokerReport]
     comparisons: list[ComparisonReport]
     findings: list[FoundReport]
-    #: Broker, first half offset of a range, state, and how many transactions.
+    #: Broker, first half offset of a range, state, and number of transactions.
     along: list[tuple[str, int, str, int]] = []
-    #: Ages in ms of transactions that nobody has decided, the oldest first; not all if many.
+    #: Ages in ms of undecided transactions, the oldest first; limited if there are many.
     open_ages_ms: list[int] = []
-    #: Version, date and machine; older reports have none.
+    #: Version, date and machine; None in older reports.
     origin: ReportOrigin | None = None
 
     @property
     def is_clean(self) -> bool:
-        """Whether nothing was found."""
+        """Whether there are no findings."""
         return not self.findings
 
     @property
     def has_failed(self) -> bool:
-        """Whether something was asked for that could not be compared."""
+        """Whether a requested comparison failed."""
         return any(one.is_failed for one in self.comparisons)
 
     @property
     def totals(self) -> dict[Kind, int]:
-        """How many were found of each kind."""
+        """The number of findings of each kind."""
         totals = dict.fromkeys(Kind, 0)
         for found in self.findings:
             totals[found.kind] += found.total
@@ -110,7 +110,7 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def found_report(name: Finding, total: int, cases: Sequence[Case]) -> FoundReport:
-    """What was found under this name, with what it means."""
+    """The report of the findings of one name, with their meaning."""
     meaning = MEANINGS[name]
     return FoundReport(
         name=name,

@@ -1,4 +1,4 @@
-"""The evidence that brokers give, as DataFrames: up to the pins, and from the horizon on."""
+"""The brokers' evidence as DataFrames, from the horizon up to the pins."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FORMAT = "escrowmq"
 
 
 class Views:
-    """What the brokers at these pins say.  Reads nothing by itself."""
+    """The evidence of the brokers at these pins. The DataFrames are lazy."""
 
     def __init__(self, spark: SparkSession, pins: Sequence[Pin]) -> None:
         self._spark = spark
@@ -26,7 +26,7 @@ class Views:
 
     @property
     def addresses(self) -> dict[str, str]:
-        """Where the brokers are, by name."""
+        """The brokers' addresses by name."""
         return {pin.name: pin.address for pin in self._pins}
 
     def halves(self, *columns: str) -> DataFrame:
@@ -38,11 +38,11 @@ class Views:
         return self._of_log("ops", FIRST, columns)
 
     def events(self, *columns: str) -> DataFrame:
-        """What happened, not cut at the horizon: some of it has no half message."""
+        """All events, not cut at the horizon: some of them have no half message."""
         return self._logged("events", columns)
 
     def transactions(self, *columns: str, states: str = "") -> DataFrame:
-        """The state table as it is when it is read, as far as it was filled at the pins."""
+        """The state table at the time of the read, limited to the half offsets at the pins."""
         ends = {pin.name: pin.status.half_end for pin in self._pins}
         reader = self._reader("transactions", columns).option("endOffset", offsets_option(ends))
         starts = {pin.name: pin.known_from for pin in self._pins if pin.is_cut}
@@ -55,7 +55,7 @@ class Views:
     ) -> DataFrame | None:
         """Messages that consumers see, of these topics or of all; None if there are none.
 
-        Of pins that were taken before only what came ``since``.
+        With ``since``, only messages that came after these earlier pins.
         """
         filled = {queue.topic for pin in self._pins for queue in pin.queues if queue.end}
         topics = filled & set(topics) if topics else filled
@@ -83,7 +83,7 @@ class Views:
             self._reader(view, columns)
             .option("startOffset", offsets_option(starts))
             .option("endOffset", offsets_option(ends))
-            # Retention may go on while this is read: whoever judges looks at the log's start again.
+            # Retention may run during the read. The caller checks the log's start again.
             .option("failOnDataLoss", "false")
             .load()
         )
@@ -94,7 +94,7 @@ class Views:
         return reader.option("columns", ",".join((BROKER_NAME, *columns))) if columns else reader
 
     def is_within(self, offset: str) -> Column:
-        """Whether it is not older than was asked for; copies of older ones may stand in the log."""
+        """Whether it is not older than requested; the log may hold carried-forward older ones."""
         within = F.lit(True)  # noqa: FBT003 -- a column's value
         for pin in self._pins:
             if pin.is_cut:
@@ -104,9 +104,9 @@ class Views:
 
 
 def _ends(pins: Sequence[Pin], topics: Collection[str]) -> str:
-    """Where the queues of these topics end, as the source of messages takes it.
+    """The ends of these topics' queues, as an option of the message source.
 
-    The source reports a queue that it is given and does not read as lost.
+    The source reports a queue as lost if it is named and not read.
     """
     ends: dict[str, dict[str, dict[str, int]]] = {}
     for pin in pins:

@@ -1,1 +1,1 @@
-"""The lake: Delta tables, what is asked of them, and their upkeep."""
+"""The lake: Delta tables, queries on them, and their upkeep."""

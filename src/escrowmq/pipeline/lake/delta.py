@@ -1,8 +1,8 @@
-"""The lake: Delta tables below one directory, written without Spark's help and read by anybody.
+"""The lake: Delta tables under one directory, written without Spark, for any Delta reader.
 
-Tasks write files (``files.py``); a commit here makes them part of a table, all at once.  What a
-commit depends on is asked of the table's newest version, and whoever else commits meanwhile makes
-it ask again: so two drivers cannot both be told yes.
+Tasks write files (``files.py``). A commit here adds them to a table, all at once. The conditions of
+a commit are checked against the table's newest version. If another writer commits first, they are
+checked again, so two drivers cannot both succeed.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 COMMIT_TRIES_MAX = 20
-"""Others may commit at the same time: a compaction, retention, another driver."""
+"""Other writers may commit at the same time: a compaction, retention, another driver."""
 
 SETTINGS = {
-    # A table is loaded from its last checkpoint on, and a commit comes every few seconds.
+    # A table is loaded from its last checkpoint, and a commit comes every few seconds.
     "delta.checkpointInterval": "50",
     "delta.logRetentionDuration": "interval 1 days",
     "delta.enableExpiredLogCleanup": "true",
-    # What was taken out of the table can be read for so long by those who had begun.
+    # Queries that have begun can read files for this long after their removal from the table.
     "delta.deletedFileRetentionDuration": "interval 1 days",
 }
 
-#: Asked of a table's newest version: the transactions that a commit writes with its files.  None
-#: means that it was committed before.
+#: Checks a table's newest version and returns the transactions that a commit writes with its files.
+#: None means that the commit was made before.
 Entitlement: TypeAlias = Callable[[DeltaTable], Sequence[Transaction] | None]
 
 
 class Lake:
-    """The tables below `uri`: a directory, or what the deltalake package takes.
+    """The tables under `uri`: a directory, or any URI that the deltalake package accepts.
 
-    ``storage`` are that package's options for it.  Used on the driver, by one thread at a time;
+    ``storage`` holds that package's options for it. Used on the driver, by one thread at a time;
     tasks get ``uri_of`` and ``storage``.
     """
 
@@ -56,11 +56,11 @@ class Lake:
         self.storage = dict(storage or {})
 
     def uri_of(self, table: LakeTable) -> str:
-        """Where the table is."""
+        """The URI of the table."""
         return f"{self.uri}/{table.name}"
 
     def find(self, table: LakeTable) -> DeltaTable | None:
-        """The table's newest version, if there is one."""
+        """The table's newest version, or None if it does not exist."""
         with told(table):
             try:
                 return DeltaTable(self.uri_of(table), storage_options=self.storage)
@@ -68,11 +68,11 @@ class Lake:
                 return None
 
     def has_tables(self) -> bool:
-        """Whether an archive has ever made a table here."""
+        """Whether an archive has ever created a table here."""
         return any(self.find(table) is not None for table in TABLES.values())
 
     def open(self, table: LakeTable) -> DeltaTable:
-        """The table's newest version; the table is made if there is none."""
+        """The table's newest version. Creates the table if it does not exist."""
         found = self.find(table)
         if found is not None:
             return found
@@ -80,7 +80,7 @@ class Lake:
             return DeltaTable.create(
                 self.uri_of(table),
                 table.arrow_schema(),
-                # Somebody else may have made it just now.
+                # Another process may have created it just now.
                 mode="ignore",
                 partition_by=list(table.partitioned_by),
                 name=table.name,
@@ -90,11 +90,11 @@ class Lake:
             )
 
     def commit(self, table: LakeTable, files: Iterable[WrittenFile], entitled: Entitlement) -> bool:
-        """Make the files part of the table, if it is not done yet; whether it was to be done.
+        """Add the files to the table, and return False if that was done before.
 
         Raises:
             Unavailable: ``lake_busy``, ``lake_unreachable``.
-            EscrowError: what `entitled` says.
+            EscrowError: Any error that `entitled` raises.
         """
         actions = [_addition(file) for file in files]
         for _ in range(COMMIT_TRIES_MAX):
@@ -122,7 +122,7 @@ class Lake:
         )
 
     def append(self, table: LakeTable, rows: pa.RecordBatch, entitled: Entitlement) -> bool:
-        """Write a few rows from here, the driver, and commit them."""
+        """Write a few rows from the driver, and commit them."""
         self.open(table)
         with told(table):
             files = TableFiles(table, self.uri_of(table), self.storage)
@@ -131,21 +131,21 @@ class Lake:
         return self.commit(table, written, entitled)
 
     def read(self, spark: SparkSession, table: LakeTable) -> DataFrame:
-        """The table as it is now: later commits do not change what the DataFrame holds."""
+        """The table as it is now. Later commits do not change the DataFrame."""
         found = self.find(table)
         paths = [] if found is None else pa.table(found.get_add_actions())["path"].to_pylist()
         if not paths:
             return spark.createDataFrame([], table.ddl())
-        # The schema spares Spark a look into files; below the base path, directories are columns.
+        # With a schema, Spark need not open files. Under the base path, directories are columns.
         base = for_spark(self.uri_of(table))
         reader = spark.read.schema(table.ddl()).option("basePath", base)
-        # Delta's log has them as parts of a URI.
+        # Delta's log holds percent-encoded paths.
         frame = reader.parquet(*(f"{base}/{unquote(path)}" for path in paths))
         return frame.select(*table.arrow_schema().names)
 
 
 def _settings(table: LakeTable) -> dict[str, str | None]:
-    # Without it readers take columns for null that have no statistics, and pass over their files.
+    # Without this setting, readers treat columns without statistics as null and skip their files.
     return {**SETTINGS, "delta.dataSkippingStatsColumns": ",".join(table.ranged_by)}
 
 
@@ -162,7 +162,7 @@ def _addition(file: WrittenFile) -> AddAction:
 
 @contextmanager
 def told(table: LakeTable) -> Iterator[None]:
-    """What Delta and the file system raise, in our words."""
+    """Turn errors of Delta and the file system into ours."""
     try:
         yield
     except (DeltaError, OSError) as error:

@@ -1,4 +1,4 @@
-"""What is in the lake: how much, and of which days.  From Delta's log alone."""
+"""The contents of the lake: how much, and of which days. Read from Delta's log alone."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from escrowmq.pipeline.lake.tables import DATE, TABLES
 
 
 class Extent(NamedTuple):
-    """One table."""
+    """The extent of one table."""
 
     table: str
     rows: int
     files: int
     size_bytes: int
-    #: None if it is empty.
+    #: None if the table is empty.
     first_day: str | None
     last_day: str | None
-    #: Delta's; None if there is no table yet.
+    #: Delta's version; None if the table does not exist yet.
     version: int | None
 
 
 def extents(lake: Lake) -> list[Extent]:
-    """All tables."""
+    """The extents of all tables."""
     found = []
     for table in TABLES.values():
         delta = lake.find(table)

@@ -1,7 +1,7 @@
-"""Files of the lake's tables, written where the rows are: in Spark's tasks.
+"""Writes files of the lake's tables where the rows are: in Spark's tasks.
 
-A file belongs to a table once the driver has committed it.  What a failed or repeated attempt
-leaves behind belongs to nobody, and ``vacuum`` removes it.
+A file belongs to a table once the driver has committed it. Files of a failed or repeated attempt
+belong to no table, and ``vacuum`` removes them.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem  # type: ignore[import-untyped]
 
 BUFFER_BYTES_MAX = 32 * 1024 * 1024
-"""Rows that a task keeps before they are written, over all partitions."""
+"""The most bytes of rows that a task buffers before it writes, over all partitions."""
 
 FILE_BYTES_MAX = 128 * 1024 * 1024
-"""A file that has reached it is closed, and another one begun."""
+"""A file that reaches this size is closed, and a new one is started."""
 
 OPEN_FILES_MAX = 64
-"""A partition more, and the file that was opened first is closed."""
+"""With one more open partition, the file that was opened first is closed."""
 
-#: The values of a partition's columns, in their order.
+#: The values of a partition's columns, in order.
 Values: TypeAlias = tuple[str, ...]
 
 _EPOCH = date(1970, 1, 1)
 
 
 class WrittenFile(NamedTuple):
-    """What the driver must know of a file in order to commit it."""
+    """The facts about a file that the driver needs to commit it."""
 
     table: str
-    #: From the table's directory on.
+    #: Relative to the table's directory.
     path: str
     size_bytes: int
     row_count: int
@@ -54,25 +54,25 @@ class WrittenFile(NamedTuple):
     #: JSON: the values of the partition's columns, and Delta's statistics.
     partition: str
     stats: str
-    #: The oldest and the newest instant that the table is dated by.
+    #: The oldest and the newest instant in the column that dates the table.
     oldest_at_ms: int
     newest_at_ms: int
 
 
 class TableFiles:
-    """The files that one task writes of one table.  In a task; holds open files, is not pickled."""
+    """The files of one table that one task writes. It holds open files, so it cannot be pickled."""
 
     def __init__(self, table: LakeTable, uri: str, storage: Mapping[str, str]) -> None:
         self._table = table
         self._files = files_below(uri, storage)
         self._waiting: dict[Values, _Waiting] = {}
         self._waiting_bytes = 0
-        #: The one that was opened first stands first.
+        #: In the order of opening.
         self._open: dict[Values, _OpenFile] = {}
         self._written: list[WrittenFile] = []
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Take rows; some of those taken so far may be written."""
+        """Buffer rows. This may write some of the buffered rows."""
         for values, rows in divided(batch, self._table):
             waiting = self._waiting.setdefault(values, _Waiting())
             waiting.batches.append(rows)
@@ -82,7 +82,7 @@ class TableFiles:
             self._write(max(self._waiting, key=lambda values: self._waiting[values].size_bytes))
 
     def finish(self) -> list[WrittenFile]:
-        """Write the rest, and tell of every file."""
+        """Write the rest, and return the facts about every file."""
         for values in list(self._waiting):
             self._write(values)
         for values in list(self._open):
@@ -96,7 +96,7 @@ class TableFiles:
             if len(self._open) >= OPEN_FILES_MAX:
                 self._close(next(iter(self._open)))
             self._open[values] = _OpenFile(self._table, values, self._files)
-        # One row group: how much waits decides how large it is.
+        # One row group. The amount of buffered rows determines its size.
         file = self._open[values]
         file.write(pa.Table.from_batches(waiting.batches, file.schema))
         if file.size_bytes >= FILE_BYTES_MAX:
@@ -108,14 +108,14 @@ class TableFiles:
 
 @dataclass(slots=True)
 class _Waiting:
-    """Rows of one partition that are not written yet."""
+    """Buffered rows of one partition."""
 
     batches: list[pa.RecordBatch] = field(default_factory=list)
     size_bytes: int = 0
 
 
 class _OpenFile:
-    """A file that is being written, of one partition."""
+    """A file of one partition that is being written."""
 
     def __init__(self, table: LakeTable, values: Values, files: FileSystem) -> None:
         self.schema = table.file_schema()
@@ -124,7 +124,7 @@ class _OpenFile:
         directories = (f"{name}={quote(value, safe='')}" for name, value in self._values.items())
         directory = "/".join(directories)
         files.create_dir(directory)
-        # No attempt can write over another's file.
+        # The name is unique, so no attempt can overwrite the file of another.
         self._path = f"{directory}/part-{uuid.uuid4()}.zstd.parquet"
         self._stream = files.open_output_stream(self._path)
         self._writer = pq.ParquetWriter(
@@ -150,7 +150,7 @@ class _OpenFile:
             self._high[name] = max(high, self._high.get(name, high))
 
     def close(self) -> WrittenFile:
-        """End the file, and tell of it."""
+        """Close the file, and return its facts."""
         self._writer.close()
         size_bytes = self.size_bytes
         self._stream.close()
@@ -174,7 +174,7 @@ class _OpenFile:
 
 
 def divided(batch: pa.RecordBatch, table: LakeTable) -> Iterator[tuple[Values, pa.RecordBatch]]:
-    """The rows of each partition, without the columns that its directories tell."""
+    """Split rows by partition, without the columns that the directories encode."""
     if not batch.num_rows:
         return
     kept = batch.select(table.file_schema().names).cast(table.file_schema())
@@ -183,7 +183,7 @@ def divided(batch: pa.RecordBatch, table: LakeTable) -> Iterator[tuple[Values, p
     for name in table.divided_by:
         words = batch.column(name).dictionary_encode()
         codes = codes * len(words.dictionary) + words.indices.to_numpy()
-    # Stable: rows keep their order within a partition.
+    # Stable, so that rows keep their order within a partition.
     order = np.argsort(codes, kind="stable")
     starts = np.flatnonzero(np.diff(codes[order], prepend=-1))
     if len(starts) > 1:

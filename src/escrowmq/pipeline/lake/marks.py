@@ -1,8 +1,8 @@
-"""What a table of the lake says of itself: up to where it is archived, and since which day.
+"""Marks in a lake table: up to where it is archived, and since which day it is kept.
 
-Marks are app transactions of the Delta table.  The archive writes its position in the commit that
-adds the rows, so both change or neither does.  Compaction, cleaning of Delta's log and deletion of
-rows leave marks alone: an audit holds the rows against them.
+Marks are app transactions of the Delta table. The archive writes its position in the commit that
+adds the rows, so both change or neither does. Compaction, cleanup of Delta's log and deletion of
+rows do not change marks. An audit compares the rows with them.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from escrowmq.pipeline.lake.delta import Entitlement, Lake
 from escrowmq.pipeline.lake.tables import DATE, DAY_MS, LakeTable
 
 END = "escrowmq/archive/end"
-"""Below this name: the first offset of a queue, or of a broker's log, that is not archived.
+"""Prefix for the first offset of a queue, or of a broker's log, that is not archived.
 
-The name itself tells that positions are recorded: an older program did not.
+The name itself marks a table whose positions are recorded. An older program did not record them.
 """
 
 FORK = "escrowmq/archive/fork"
-"""Below this name: the highest log offset at which a restored broker's history forked."""
+"""Prefix for the highest log offset at which a restored broker's history forked."""
 
 KEPT_FROM = "escrowmq/lake/kept_from"
 """The first day that retention has not deleted, in days since 1970."""
@@ -34,7 +34,7 @@ _EPOCH = date(1970, 1, 1)
 
 
 def ends_of(position: Mapping[str, Any], name: str = END) -> Iterator[tuple[str, int]]:
-    """The marks of a stream's position, which is nested as the checkpoint has it."""
+    """The marks of a stream's position, which is nested as in the checkpoint."""
     for key, end in position.items():
         below = f"{name}/{key}"
         if isinstance(end, Mapping):
@@ -50,7 +50,7 @@ def moved(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Transacti
 
 
 def with_marks(entitled: Entitlement, marks: Sequence[Transaction]) -> Entitlement:
-    """The same entitlement, with marks in its commit."""
+    """Add marks to the commit of an entitlement."""
 
     def ask(delta: DeltaTable) -> Sequence[Transaction] | None:
         given = entitled(delta)
@@ -60,7 +60,7 @@ def with_marks(entitled: Entitlement, marks: Sequence[Transaction]) -> Entitleme
 
 
 def forks_of(delta: DeltaTable, brokers: Iterable[str], new: Mapping[str, int]) -> dict[str, int]:
-    """The log offsets below which a message may have come in another history, by broker."""
+    """The log offsets below which a message may also be in another history, by broker."""
     forks = {
         broker: max(delta.transaction_version(f"{FORK}/{broker}") or 0, new.get(broker, 0))
         for broker in brokers
@@ -69,12 +69,12 @@ def forks_of(delta: DeltaTable, brokers: Iterable[str], new: Mapping[str, int]) 
 
 
 def fork_marks(forks: Mapping[str, int]) -> list[Transaction]:
-    """Their marks."""
+    """The marks of these forks."""
     return [Transaction(f"{FORK}/{broker}", log_offset) for broker, log_offset in forks.items()]
 
 
 def begin_marks(lake: Lake, table: LakeTable, position: Mapping[str, Any]) -> None:
-    """Mark a table that has no marks: it is new, or an older program archived it up to here."""
+    """Mark a table without marks: it is new, or an older program archived it up to here."""
 
     def ask(delta: DeltaTable) -> Sequence[Transaction] | None:
         if is_marked(delta):
@@ -87,7 +87,7 @@ def begin_marks(lake: Lake, table: LakeTable, position: Mapping[str, Any]) -> No
 
 
 def mark_kept_from(lake: Lake, table: LakeTable, first_day: date) -> None:
-    """Say that retention deletes what is older; before it does."""
+    """Record that retention deletes older rows. Call this before the deletion."""
     day = (first_day - _EPOCH).days
 
     def ask(delta: DeltaTable) -> Sequence[Transaction] | None:
@@ -98,12 +98,12 @@ def mark_kept_from(lake: Lake, table: LakeTable, first_day: date) -> None:
 
 
 def is_marked(delta: DeltaTable) -> bool:
-    """Whether the archive records its position here."""
+    """Whether the archive records its position in this table."""
     return delta.transaction_version(END) is not None
 
 
 def marked_end(delta: DeltaTable, *place: object) -> int:
-    """The first offset of a queue (broker, topic, id) or a broker's log that is not archived."""
+    """The first offset of a queue (broker, topic, id) or of a broker's log that is not archived."""
     return delta.transaction_version("/".join((END, *map(str, place)))) or 0
 
 
@@ -113,7 +113,7 @@ def kept_from_ms(delta: DeltaTable) -> int:
 
 
 def _first_day(delta: DeltaTable) -> int:
-    """The first day that has rows, or 0: an older program's retention left no mark."""
+    """The first day with rows, or 0. Used because an older program's retention left no mark."""
     actions = pa.table(delta.get_add_actions(flatten=True))
     first = pc.min(actions[f"partition.{DATE}"].cast(pa.date32())).as_py()
     return 0 if first is None else (first - _EPOCH).days

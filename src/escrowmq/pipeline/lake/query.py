@@ -1,4 +1,4 @@
-"""A question in SQL to the lake, and what comes back, as plain values."""
+"""Runs an SQL query on the lake and returns its result as plain values."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ _WORD = re.compile(r"(?:\s|\(|--[^\n]*\n|/\*.*?\*/)*(\w*)", re.DOTALL)
 
 
 class Found(NamedTuple):
-    """What a query found."""
+    """The result of a query."""
 
     columns: list[str]
     rows: list[list[Any]]
-    #: There are more.
+    #: Whether there are more rows.
     is_cut: bool
 
 
 def query(spark: SparkSession, lake: Lake, sql: str, rows_max: int) -> Found:
-    """Ask; on the driver, which gets at most so many rows.
+    """Run a query. Runs on the driver, which gets at most `rows_max` rows.
 
     Raises:
-        RequestRefused: ``bad_query``, with what Spark says of it.
+        RequestRefused: ``bad_query``, with Spark's message.
     """
     from pyspark.errors import PySparkException
 
@@ -43,7 +43,7 @@ def query(spark: SparkSession, lake: Lake, sql: str, rows_max: int) -> Found:
         raise RequestRefused("bad_query", f"begin with one of {', '.join(QUESTIONS)}", word=word)
     register(spark, lake)
     for name in _LOGGERS:
-        # They would print what is raised, and how it came to that.
+        # These loggers would print the error and its stack trace.
         logging.getLogger(name).disabled = True
     try:
         frame = spark.sql(sql)
@@ -58,9 +58,9 @@ def query(spark: SparkSession, lake: Lake, sql: str, rows_max: int) -> Found:
 
 
 def plain(value: object) -> Any:  # noqa: ANN401 -- what JSON has
-    """A value as JSON has it: bytes as text if they are that, else in hexadecimal."""
+    """A value for JSON: bytes become text if they are valid UTF-8, otherwise hexadecimal."""
     if hasattr(value, "asDict"):
-        # A row is a tuple, and knows its names.
+        # A Row is a tuple that knows its names.
         value = value.asDict()
     told: Any = value
     match value:
@@ -93,6 +93,6 @@ def _first_word(sql: str) -> str:
 
 
 def _first_line(text: str) -> str:
-    """Spark goes on with plans and stack traces."""
+    """The first line of an error. Spark appends plans and stack traces."""
     line = text.strip().partition("\n")[0]
     return line.partition(" SQLSTATE:")[0].strip()

@@ -1,7 +1,7 @@
-"""Messages from the lake, published again: each once for each replay, by its id.
+"""Publishes messages of the lake again, each once for each replay id.
 
-All of them become visible at once, or none.  That a replay is done is known to the broker as long
-as its log has it, and to the lake for ever.
+All messages become visible at once, or none. The broker knows that a replay is done as long as its
+log holds it, and the lake knows it forever.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 APP_ID = "lake-replay"
 
-#: Properties of a message's first life: whoever sends it again sets its own.
+#: Properties of the original send, which the new send sets itself.
 LEFT_OUT = (
     wire.UNIQ_KEY,
     wire.KEYS,
@@ -51,7 +51,7 @@ LEFT_OUT = (
     wire.ORIGIN_MESSAGE_ID,
     wire.POP_CK,
 )
-#: What it was then, as properties: by name, the column of the lake.
+#: The origin of a message as properties, by the lake's column.
 ORIGIN = {
     "REPLAYED_BROKER": "broker",
     "REPLAYED_TOPIC": "topic",
@@ -66,16 +66,16 @@ REPLAY_ID = "REPLAY_ID"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """What is to be published again, and where."""
+    """Which messages to publish again, and where."""
 
     topic: str
-    #: When the messages were visible: from, and up to.
+    #: When the messages became visible: ``[from, to)``.
     from_ms: int
     to_ms: int
     into: str
     #: One broker's address.
     broker: str
-    #: Empty means one that is made of all the rest: the same order twice is one replay.
+    #: Empty means a hash of the other fields, so the same order twice is one replay.
     replay_id: str = ""
 
     @property
@@ -87,20 +87,20 @@ class Replay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
-    """What became of it."""
+    """Result of a replay."""
 
     replay_id: str
-    #: Messages that were published now.
+    #: The number of messages published now.
     messages: int
-    #: It was done before: nothing was published now.
+    #: Whether the replay was done before, so that nothing was published now.
     is_repeated: bool
 
 
 def replay(spark: SparkSession, lake: Lake, order: Replay) -> Replayed:
-    """Publish the messages, unless that is done; on the driver.
+    """Publish the messages, unless that was done before. Runs on the driver.
 
     Raises:
-        RequestRefused: ``topic_unknown``, ``bad_option``, or what the sink refuses.
+        RequestRefused: ``topic_unknown``, ``bad_option``, or any refusal of the sink.
     """
     _check(order)
     if _is_done(lake, order):
@@ -112,7 +112,7 @@ def replay(spark: SparkSession, lake: Lake, order: Replay) -> Replayed:
     messages = _as_sent(archived, order.name, _queue_count(order))
     writer = messages.write.format("escrowmq").mode("append").option("broker", order.broker)
     writer.options(topic=order.into, appId=APP_ID, batchId=order.name).save()
-    # Of two at once the broker took one, whichever it was; who writes it down first says so.
+    # If two replays race, the broker takes only one. The first marker in the lake wins.
     is_first = lake.commit(MESSAGES, (), _done(order))
     return Replayed(
         replay_id=order.name, messages=count if is_first else 0, is_repeated=not is_first
@@ -120,7 +120,7 @@ def replay(spark: SparkSession, lake: Lake, order: Replay) -> Replayed:
 
 
 def planned(spark: SparkSession, lake: Lake, order: Replay) -> Replayed:
-    """What a replay would do; changes nothing."""
+    """What a replay would do. Changes nothing."""
     _check(order)
     _queue_count(order)
     if _is_marked(lake, order) or _is_decided(order):
@@ -150,7 +150,8 @@ def _is_done(lake: Lake, order: Replay) -> bool:
         return True
     is_decided = _is_decided(order)
     if is_decided:
-        # Killed after it was published: the broker will forget it one day, the lake will not.
+        # An earlier run was killed after publishing. The broker will forget it some day, but the
+        # lake will not.
         lake.commit(MESSAGES, (), _done(order))
     return is_decided
 
@@ -181,12 +182,12 @@ def _chosen(messages: DataFrame, order: Replay) -> DataFrame:
     days = [datetime.fromtimestamp(ms / 1_000, UTC).date() for ms in (order.from_ms, order.to_ms)]
     visible_at = F.col("visible_at_ms")
     is_in_time = (visible_at >= order.from_ms) & (visible_at < order.to_ms)
-    # The day spares Spark the directories of all others.
+    # The filter on the day lets Spark skip the directories of other days.
     return messages.where((F.col("topic") == order.topic) & F.col(DATE).between(*days) & is_in_time)
 
 
 def _as_sent(archived: DataFrame, replay_id: str, queue_count: int) -> DataFrame:
-    """Messages as the sink takes them: those of one queue stay in one, in their order."""
+    """Messages for the sink. Messages of one queue stay in one queue, in order."""
     from pyspark.sql import functions as F  # noqa: N812 -- the name that every reader knows
 
     def is_kept(name: Column, _value: Column) -> Column:

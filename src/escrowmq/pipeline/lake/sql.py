@@ -1,6 +1,6 @@
 """The lake in SQL: its tables and one view, under their names.
 
-The view's text is plain enough for Spark and for DuckDB.
+The view's SQL works in Spark and in DuckDB.
 """
 
 from __future__ import annotations
@@ -133,17 +133,17 @@ LEFT JOIN consumed AS c ON c.broker = l.broker AND c.head = l.head
 """
 """One row for each transaction: its life line.
 
-``visible`` has no head where a batch of the sink was decided, or delayed messages came due: the
-batch's record has the heads, the held request has the delayed message.  A group has consumed a
-transaction when it is past all of its places in the topics that the group reads; of a batch, past
-all of the batch's.
+``visible`` has no head where a batch of the sink was decided, or delayed messages came due. For a
+batch, its record has the heads. For a delayed message, the held request has the head. A group has
+consumed a transaction when it is past all of the transaction's offsets in the topics that the group
+reads. For a batch, it must be past all of the batch's offsets.
 """
 
 
 def register(spark: SparkSession, lake: Lake) -> None:
-    """Let SQL see the lake as it is now.
+    """Make the current lake visible to SQL.
 
-    A place without a lake gives empty tables, and the log says so: ``lake_empty``.
+    A location without a lake gives empty tables, and the event ``lake_empty`` is logged.
     """
     if not lake.has_tables():
         log.warning("lake_empty", extra={"lake": lake.uri})

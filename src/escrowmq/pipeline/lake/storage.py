@@ -1,4 +1,4 @@
-"""Where the lake and the checkpoints are: a directory, or what the deltalake package takes."""
+"""Storage of the lake and the checkpoints: a directory, or a URI for the deltalake package."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ _SLICE_BYTES = 32 * 1024
 
 
 def absolute(uri: str | Path) -> str:
-    """A URI as it is; a path from the root on, whatever directory anybody is in later."""
+    """A URI unchanged, or an absolute path, which no later change of directory affects."""
     text = str(uri)
     return text.rstrip("/") if "://" in text else str(Path(text).absolute())
 
 
 def for_spark(uri: str) -> str:
-    """The same for Spark: a cluster's own file system may be another one than this machine's."""
+    """The URI for Spark: a cluster's default file system may not be this machine's."""
     return uri if "://" in uri else f"file://{uri}"
 
 
 def files_below(uri: str, storage: Mapping[str, str]) -> fs.FileSystem:
-    """The files below `uri`; paths begin there.  A directory is made if it is missing."""
+    """A file system rooted at `uri`. A missing directory is created."""
     if "://" in uri:
         from deltalake.fs import DeltaStorageHandler
 
-        # What the driver can commit to, a task can write to.
+        # With the same storage layer, a task can write wherever the driver can commit.
         return fs.PyFileSystem(DeltaStorageHandler(uri, dict(storage)))
     Path(uri).mkdir(parents=True, exist_ok=True)
     return fs.SubTreeFileSystem(uri, fs.LocalFileSystem())
 
 
 def read_whole(files: fs.FileSystem, path: str) -> bytes | None:
-    """A small file's bytes; None if there is none."""
+    """A small file's bytes; None if it does not exist."""
     try:
         with files.open_input_stream(path) as stream:
             data: bytes = stream.read()
@@ -44,9 +44,9 @@ def read_whole(files: fs.FileSystem, path: str) -> bytes | None:
 
 
 def write_whole(files: fs.FileSystem, path: str, data: bytes) -> None:
-    """Write a small file; nobody ever sees half of it."""
+    """Write a small file atomically."""
     draft = f"{path}.{uuid.uuid4().hex}"
-    # Delta's streams take no large pieces.
+    # Delta's streams do not accept large writes.
     with files.open_output_stream(draft, buffer_size=2 * _SLICE_BYTES) as stream:
         for start in range(0, len(data), _SLICE_BYTES):
             stream.write(data[start : start + _SLICE_BYTES])

@@ -1,7 +1,7 @@
-"""The tables of the lake: their columns, and what they are partitioned by.
+"""The tables of the lake: their columns and partitions.
 
-A column's comment is what the guide says of it.  ``date`` is the day, in UTC, of the column that
-the table is dated by; it is made when files are written and is never part of a file.
+The guide shows a column's comment as its description. ``date`` is the day, in UTC, of the column
+that dates the table. It is computed when files are written and is never stored in a file.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ class LakeTable:
 
     name: str
     about: str
-    #: The type, in SQL's words, and the comment of each column, without ``date``.
+    #: The SQL type and the comment of each column, without ``date``.
     columns: Mapping[str, tuple[str, str]]
     #: The instant, in ms, whose day is the row's ``date``.
     dated_by: str
-    #: Numbers that files are told apart by: readers pass over those that cannot match.  Never null.
+    #: Numeric columns with statistics, by which readers skip files that cannot match. Never null.
     ranged_by: tuple[str, ...]
-    #: Partitioned by these and by ``date``.
+    #: The partition columns besides ``date``.
     divided_by: tuple[str, ...] = ()
 
     @property
@@ -65,11 +65,11 @@ class LakeTable:
         return pa.schema([*fields, (DATE, _ARROW["date"])])
 
     def file_schema(self) -> pa.Schema:
-        """The columns that stand in files."""
+        """The columns that are stored in files."""
         return pa.schema([f for f in self.arrow_schema() if f.name not in self.partitioned_by])
 
     def ddl(self) -> str:
-        """All columns, as Spark is told them."""
+        """All columns, as DDL for Spark."""
         columns = [f"`{name}` {kind}" for name, (kind, _) in self.columns.items()]
         return ", ".join([*columns, f"`{DATE}` date"])
 

@@ -1,7 +1,7 @@
-"""Upkeep of the lake: many small files become few, old rows go, and so do files nobody needs.
+"""Upkeep of the lake: compacts small files, deletes old rows, and removes unneeded files.
 
-Each of these is a commit, or nothing: it can be killed anywhere and run again.  None of them is in
-the archive's way, whose commits are made before or after it.
+Each step is one commit or nothing, so it can be killed at any point and run again. No step
+conflicts with the archive, whose commits come before or after it.
 """
 
 from __future__ import annotations
@@ -31,30 +31,30 @@ SMALL_FILES_MIN = 8
 
 TARGET_BYTES = 128 * 1024 * 1024
 PARTITIONS_PER_RUN_MAX = 100
-"""The rest has its turn in the next run."""
+"""The remaining partitions are left to the next run."""
 
 KEPT_HOURS = 24
 KEPT_HOURS_MIN = 1
-"""Files that are younger may belong to a batch that is being written, or to somebody's query."""
+"""Younger files may belong to a batch that is being written, or to a running query."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upkeep:
-    """What was done to one table."""
+    """What upkeep did to one table."""
 
     table: str
-    #: Files that became others, and those others.
+    #: Files that were merged, and the files that replaced them.
     files_merged: int = 0
     files_made: int = 0
     #: Files whose rows were deleted.
     files_deleted: int = 0
-    #: Files that are gone from the storage.
+    #: Files that were removed from the storage.
     files_removed: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpkeepSummary:
-    """What was done to all tables: files, as in ``Upkeep``."""
+    """What upkeep did to all tables: counts of files, as in ``Upkeep``."""
 
     files_merged: int
     files_made: int
@@ -64,10 +64,10 @@ class UpkeepSummary:
 
 
 def keep_up(lake: Lake, *, today: date, retention_days: int = 0) -> UpkeepSummary:
-    """All of it for all tables; without days of retention, rows stay for ever.
+    """Do all upkeep of all tables. With `retention_days` 0, rows stay forever.
 
     Raises:
-        Unavailable: ``lake_unreachable``, of one table; the others are kept up nevertheless.
+        Unavailable: ``lake_unreachable``, for one table. The other tables are still processed.
     """
     began = time.monotonic()
     done: list[Upkeep] = []
@@ -92,7 +92,7 @@ def keep_up(lake: Lake, *, today: date, retention_days: int = 0) -> UpkeepSummar
 
 
 def _keep_up(lake: Lake, table: LakeTable, today: date, retention_days: int) -> Upkeep:
-    # First, so that nothing is merged which goes anyway.
+    # Delete first, so that no file is merged that will be deleted anyway.
     deleted = delete_old(lake, table, today, retention_days) if retention_days else 0
     merged = compact(lake, table)
     return replace(merged, files_deleted=deleted, files_removed=remove_files(lake, table))
@@ -101,7 +101,7 @@ def _keep_up(lake: Lake, table: LakeTable, today: date, retention_days: int) -> 
 def compact(
     lake: Lake, table: LakeTable, *, partitions_max: int = PARTITIONS_PER_RUN_MAX
 ) -> Upkeep:
-    """Merge the small files of those partitions that have most of them."""
+    """Merge the small files of the partitions that have the most of them."""
     delta = lake.find(table)
     merged = made = 0
     for _, partition in _crowded(delta, table)[:partitions_max] if delta else ():
@@ -124,7 +124,7 @@ def compact(
 def to_compact(
     lake: Lake, table: LakeTable, *, partitions_max: int = PARTITIONS_PER_RUN_MAX
 ) -> Upkeep:
-    """Say which files would be merged; of those that would be made nobody knows."""
+    """Count the files that would be merged. The number of resulting files is unknown."""
     delta = lake.find(table)
     crowded = _crowded(delta, table)[:partitions_max] if delta else []
     return Upkeep(table=table.name, files_merged=sum(count for count, _ in crowded))
@@ -133,9 +133,9 @@ def to_compact(
 def delete_old(
     lake: Lake, table: LakeTable, today: date, kept_days: int, *, is_dry: bool = False
 ) -> int:
-    """Delete the rows of days that are longer ago than so many; how many files that were.
+    """Delete the rows of days before the last `kept_days`, and return the number of files.
 
-    They stay in the storage until they are removed.  A dry run only counts them.
+    The files stay in the storage until ``remove_files`` runs. A dry run only counts them.
     """
     delta = lake.find(table)
     if delta is None:
@@ -145,11 +145,11 @@ def delete_old(
     old = int(pc.sum(pc.less(days.cast(pa.date32()), first_day)).as_py() or 0)
     if is_dry or not old:
         return old
-    # First, so that an audit never misses what retention deleted.
+    # Mark first, so that an audit never reports rows missing that retention deleted.
     mark_kept_from(lake, table, first_day)
     with told(table):
         try:
-            # Whole partitions: nothing is rewritten.
+            # The condition matches whole partitions, so nothing is rewritten.
             metrics = lake.open(table).delete(f"{DATE} < '{first_day.isoformat()}'")
         except CommitFailedError as error:
             _put_off(table, "delete", error)
@@ -160,10 +160,10 @@ def delete_old(
 def remove_files(
     lake: Lake, table: LakeTable, *, kept_hours: int = KEPT_HOURS, is_dry: bool = False
 ) -> int:
-    """Remove files that are in no table: replaced, deleted, or of an attempt that failed.
+    """Remove files that belong to no table: replaced, deleted, or from a failed attempt.
 
-    Those that are younger stay: a batch that is being written has files in no table yet, and a
-    query that has begun reads files that are in none any more.  A dry run only counts them.
+    Younger files stay. A batch that is being written has files that no table has yet, and a running
+    query may read files that no table has any more. A dry run only counts them.
     """
     if kept_hours < KEPT_HOURS_MIN:
         raise RequestRefused(
@@ -183,7 +183,7 @@ def remove_files(
 
 
 def _crowded(delta: DeltaTable, table: LakeTable) -> list[tuple[int, list[tuple[str, str]]]]:
-    """Partitions with many small files, how many each has, those with most of them first."""
+    """Partitions with many small files and the number of these, highest first."""
     actions = pa.table(delta.get_add_actions(flatten=True))
     small = actions.filter(pc.less(actions["size_bytes"], TARGET_BYTES // 2))
     places = [f"partition.{name}" for name in table.partitioned_by]
@@ -198,5 +198,5 @@ def _crowded(delta: DeltaTable, table: LakeTable) -> list[tuple[int, list[tuple[
 
 
 def _put_off(table: LakeTable, what: str, error: Exception) -> None:
-    """Somebody else committed what this was about; there is another run."""
+    """Log that another commit conflicted. The next run tries again."""
     log.info("upkeep_put_off", extra={"table": table.name, "what": what, "cause": str(error)[:200]})

@@ -1,1 +1,1 @@
-"""HTML reports: one style sheet, one page frame, tables and charts.  No Spark in here."""
+"""HTML reports: one style sheet, one page frame, tables and charts. Nothing here needs Spark."""

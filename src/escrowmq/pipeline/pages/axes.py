@@ -39,7 +39,7 @@ def scale_to(value: float, *, smallest_step: float = 1.0) -> Scale:
 
 
 def chart(parts: Iterable[str], label: str) -> str:
-    """A drawing of the size that all charts have."""
+    """An SVG drawing in the size that all charts share."""
     return (
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(label)}">'
         f"{''.join(parts)}</svg>"
@@ -47,7 +47,7 @@ def chart(parts: Iterable[str], label: str) -> str:
 
 
 def height_axis(scale: Scale, title: str) -> Iterator[str]:
-    """Lines across the plot with their values, and what they count."""
+    """Horizontal lines across the plot with their values, and the title of the axis."""
     for value in scale.ticks():
         y = height_at(scale, value)
         style = "grid" if value else "axis"
@@ -59,7 +59,7 @@ def height_axis(scale: Scale, title: str) -> Iterator[str]:
 
 
 def time_axis(scale: Scale, title: str) -> Iterator[str]:
-    """Ticks below the plot with their values, and what they are."""
+    """Ticks below the plot with their values, and the title of the axis."""
     bottom = TOP + PLOT_HEIGHT
     for value in scale.ticks():
         x = time_at(scale, value)
@@ -69,17 +69,17 @@ def time_axis(scale: Scale, title: str) -> Iterator[str]:
 
 
 def height_at(scale: Scale, value: float) -> float:
-    """The place of a value from the top."""
+    """The y coordinate of a value, from the top."""
     return TOP + PLOT_HEIGHT * (1 - value / scale.end)
 
 
 def time_at(scale: Scale, value: float) -> float:
-    """The place of a value from the left."""
+    """The x coordinate of a value, from the left."""
     return LEFT + PLOT_WIDTH * value / scale.end
 
 
 def text_at(x: float, y: float, text: str, anchor: str, style: str = "") -> str:
-    """A few words at a place."""
+    """A short text at a position."""
     named = f' class="{style}"' if style else ""
     return f'<text{named} x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
 
@@ -91,12 +91,12 @@ def figure(title: str, about: str, legend: str, drawing: str) -> str:
 
 
 def charts(figures: Iterable[str]) -> str:
-    """Charts beside each other where there is room."""
+    """Charts, side by side where there is room."""
     return f'<div class="charts">{"".join(figures)}</div>'
 
 
 def legend(keys: Iterable[tuple[str, str]]) -> str:
-    """The names of what a chart shows, each with its sign as SVG text."""
+    """The names of the chart's series, each with its symbol as SVG text."""
     items = "".join(
         f'<li><svg viewBox="0 0 22 14" aria-hidden="true">{sign}</svg>{escape(name)}</li>'
         for sign, name in keys
@@ -105,10 +105,10 @@ def legend(keys: Iterable[tuple[str, str]]) -> str:
 
 
 def block_sign(style: str) -> str:
-    """The sign of a bar in a legend."""
+    """The symbol of a bar in a legend."""
     return f'<rect class="{style}" x="4" y="1" width="12" height="12"/>'
 
 
 def line_sign(style: str) -> str:
-    """The sign of a line in a legend."""
+    """The symbol of a line in a legend."""
     return f'<line class="line {style}" x1="0" x2="22" y1="7" y2="7"/>'

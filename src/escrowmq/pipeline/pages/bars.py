@@ -1,4 +1,4 @@
-"""Bar charts as SVG text: single, stacked, or in groups beside each other."""
+"""Bar charts as SVG text: single, stacked, or grouped."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from escrowmq.pipeline.pages.axes import (
 
 _WIDTH_MAX = 44.0
 _VALUES_MAX = 14
-"""With more bars than this there is no room for a value above each."""
+"""With more bars than this, there is no room for a value above each bar."""
 
 
 _LETTER = 7.0
-"""About the width of a letter."""
+"""The approximate width of a letter."""
 
 
 class Bar(NamedTuple):
-    """One bar: what it says when it is pointed at, and its parts from below, a style and a size."""
+    """One bar: its tooltip, and its parts from bottom to top, each a style and a size."""
 
     title: str
     parts: Sequence[tuple[str, int]]
 
 
 class Group(NamedTuple):
-    """Bars beside each other over one label.  A line break in the label makes a second line."""
+    """Bars side by side over one label. A line break in the label starts a second line."""
 
     label: str
     bars: Sequence[Bar]
@@ -72,7 +72,7 @@ def bar_chart(groups: Sequence[Group], *, counts: str, label: str, axis: str = "
 
 
 def _do_touch(labels: Sequence[str], pitch: float) -> bool:
-    """Whether neighboring labels of one line would touch, so that they must take turns on two."""
+    """Whether neighboring one-line labels would touch, and must alternate between two lines."""
     if any("\n" in label for label in labels):
         return False
     return any(

@@ -32,23 +32,23 @@ class Line(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """Something that happened."""
+    """An event on the time axis."""
 
     at_s: float
     title: str
-    #: A square at the top of the plot instead of a circle at its bottom.
+    #: Draw a square at the top of the plot instead of a circle at its bottom.
     is_high: bool
 
 
 class Scales(NamedTuple):
-    """Both scales of a chart.  Charts that are compared share them."""
+    """Both scales of a chart. Charts that are compared share them."""
 
     time: Scale
     height: Scale
 
 
 def common_scales(charts: Sequence[tuple[Sequence[Line], Sequence[Mark]]]) -> Scales:
-    """Scales that have room for every one of the charts."""
+    """Scales that have room for all of the charts."""
     points = [point for lines, _ in charts for line in lines for point in line.points]
     times = [at_s for at_s, _ in points] + [mark.at_s for _, marks in charts for mark in marks]
     return Scales(
@@ -60,7 +60,7 @@ def common_scales(charts: Sequence[tuple[Sequence[Line], Sequence[Mark]]]) -> Sc
 def line_chart(
     lines: Sequence[Line], marks: Sequence[Mark], scales: Scales, *, counts: str, label: str
 ) -> str:
-    """Lines over seconds, and marks at the top and the bottom."""
+    """Lines over seconds, with marks at the top and the bottom."""
     drawn = [*height_axis(scales.height, counts), *time_axis(scales.time, "seconds")]
     for line in lines:
         path = " ".join(

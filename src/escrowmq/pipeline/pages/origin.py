@@ -1,4 +1,4 @@
-"""Where a report comes from: version, date and machine."""
+"""Origin of a report: version, date and machine."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class ReportOrigin(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: int
     system: str
     python: str
-    #: Empty where there is no PySpark.
+    #: Empty if PySpark is not installed.
     pyspark: str = ""
 
     @property
     def machine(self) -> str:
-        """The machine in a few words."""
+        """A short description of the machine."""
         model = f" ({self.processor_model})" if self.processor_model else ""
         memory = f"{self.memory_bytes / _GIB:,.0f} GiB" if self.memory_bytes else "unknown memory"
         plural = "" if self.processors == 1 else "s"
@@ -67,7 +67,7 @@ def _version_of(package: str) -> str:
 
 
 def _processor_model() -> str:
-    """The processor's name as Linux gives it; empty where it gives none."""
+    """The processor's name as Linux reports it; empty if it reports none."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").split("\n"):
             name, _, value = line.partition(":")
@@ -77,12 +77,12 @@ def _processor_model() -> str:
 
 
 def moment(at_ms: int | None) -> str:
-    """A time in words; empty without one."""
+    """A time as text; empty for None."""
     if at_ms is None:
         return ""
     try:
         at = datetime.fromtimestamp(at_ms / 1_000, UTC)
     except (OverflowError, ValueError, OSError):
-        # A clock somewhere was far off.
+        # Some machine's clock was far off.
         return f"{at_ms} ms"
     return f"{at:%Y-%m-%d %H:%M:%S} UTC"

@@ -1,6 +1,6 @@
 """The frame of every HTML report: head, facts about its origin, cards, tables, end.
 
-A report is one file: it loads no script, font, image or style sheet.  Text from clients and
+A report is one file: it loads no script, font, image or style sheet. Text from clients and
 databases is escaped here; a caller passes HTML only where a parameter's name says so.
 """
 
@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from escrowmq.pipeline.pages.origin import ReportOrigin, moment
 
-#: An envelope whose flap is a check mark: the message goes out with the commit.  The same drawing
-#: is docs/assets/logo.svg.
+#: An envelope whose flap is a check mark: the message goes out with the commit.
+#: docs/assets/logo.svg is the same drawing.
 LOGO = (
     '<svg viewBox="0 0 32 32" aria-hidden="true" fill="none" stroke="currentColor"'
     ' stroke-width="2.8" stroke-linecap="round" stroke-linejoin="round">'
@@ -55,7 +55,7 @@ def page_end() -> str:
 def page_header(
     title: str, lead: str, origin: ReportOrigin | None, facts: Iterable[tuple[str, str]] = ()
 ) -> str:
-    """Title, one paragraph about the report, and version, date and machine."""
+    """The title, one paragraph about the report, and its version, date and machine."""
     shown = [*facts, *(origin_facts(origin) if origin is not None else ())]
     items = "".join(
         f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in shown
@@ -67,7 +67,7 @@ def page_header(
 
 
 def origin_facts(origin: ReportOrigin) -> Iterator[tuple[str, str]]:
-    """The origin of a report, as names and values to show."""
+    """The origin of a report, as name-value pairs."""
     yield "written", moment(origin.written_at_ms)
     yield "EscrowMQ", origin.version
     yield "machine", origin.machine
@@ -79,15 +79,15 @@ class Card(NamedTuple):
 
     title: str
     headline: str
-    #: Behind the headline, smaller: its unit or subject.
+    #: Shown smaller after the headline: its unit or subject.
     unit: str
     sentences: Sequence[str]
-    #: ``good``, ``bad``, ``open`` or nothing.
+    #: ``good``, ``bad``, ``open`` or empty.
     style: str = ""
 
 
 def cards(given: Iterable[Card]) -> str:
-    """Headline numbers beside each other."""
+    """Headline numbers, side by side."""
     return f'<div class="cards">{"".join(map(_card, given))}</div>'
 
 
@@ -104,12 +104,12 @@ class Column(NamedTuple):
     """A column of a table: its header and the style of its header and cells."""
 
     name: str
-    #: ``number``, ``short``, ``long``, ``id`` or nothing.
+    #: ``number``, ``short``, ``long``, ``id`` or empty.
     style: str = ""
 
 
 class Cell(NamedTuple):
-    """A cell with HTML or a style of its own; plain strings are cells, too."""
+    """A cell with its own HTML or style. Plain strings are also cells."""
 
     html: str
     style: str = ""
@@ -140,7 +140,7 @@ FigureRow = tuple[str, ...]
 
 
 def figures(columns: Sequence[str], groups: Iterable[tuple[str, Iterable[FigureRow]]]) -> str:
-    """Figures by name, in groups: one table, so that all groups share their columns.
+    """Named figures in groups, in one table so that all groups share their columns.
 
     Every row has a name and one figure for each column.
     """

@@ -1,1 +1,1 @@
-"""The pipeline as a process: when it works, on what, and what it tells of it."""
+"""The pipeline as a process: when it works, on what, and what it reports."""

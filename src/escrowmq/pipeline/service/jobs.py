@@ -1,4 +1,4 @@
-"""What the service has others do, and the Spark session on which it is done."""
+"""The jobs that the service runs, and the Spark session that they run on."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-#: The oldest go first.
+#: The oldest summaries are dropped first.
 ROUNDS_MAX = 10_000
 
 SETTLE = "settle"
@@ -31,43 +31,46 @@ UPKEEP = "upkeep"
 
 
 class Jobs(Protocol):
-    """Each is called from one thread at a time."""
+    """The jobs of the service. Each method is called from one thread at a time."""
 
     def settle(self) -> Facts:
         """Run one round."""
         ...
 
     def report_ledgers(self) -> None:
-        """Tell the brokers which ledgers can be reached; called beside ``settle``."""
+        """Report to the brokers which ledgers can be reached.
+
+        May run at the same time as ``settle``.
+        """
         ...
 
     def archive(self, rounds: Sequence[Facts]) -> Facts:
-        """Take what is new into the lake, and these summaries of rounds with it."""
+        """Archive new data, together with these summaries of rounds."""
         ...
 
     def keep_up(self, today: date) -> Facts:
-        """Merge small files of the lake, and delete what is too old on this day."""
+        """Compact small files of the lake, and delete rows that are past retention on this day."""
         ...
 
     def progress(self) -> object:
-        """What is another value when consumers went on."""
+        """A value that changes when consumers have advanced."""
         ...
 
     def cancel_settle(self) -> None:
-        """Give the round up that is running."""
+        """Cancel the running round."""
         ...
 
     def tidy(self) -> None:
-        """Give memory back."""
+        """Free memory."""
         ...
 
     def is_alive(self) -> bool:
-        """Whether there is any sense in going on."""
+        """Whether the jobs can still run."""
         ...
 
 
 class SparkJobs:
-    """Settles and archives for all brokers of the config, on one Spark session."""
+    """Settles and archives for all configured brokers, on one Spark session."""
 
     def __init__(
         self,
@@ -103,11 +106,11 @@ class SparkJobs:
         return facts_of(self._settling.round(self._brokers))
 
     def report_ledgers(self) -> None:
-        """Tell the brokers which ledgers can be reached."""
+        """Report to the brokers which ledgers can be reached."""
         self._settling.report(self._brokers)
 
     def archive(self, rounds: Sequence[Facts]) -> Facts:
-        """Take what is new into the lake, and these summaries of rounds with it."""
+        """Archive new data, together with these summaries of rounds."""
         from escrowmq.pipeline.archive.rounds import append_rounds
 
         self._join(ARCHIVE)
@@ -117,20 +120,23 @@ class SparkJobs:
         return facts_of(self._archive.run())
 
     def archive_once(self, rounds: Sequence[Facts]) -> Facts:
-        """As ``archive``, and leave nothing running."""
+        """Like ``archive``, but leave nothing running."""
         from escrowmq.pipeline.archive.rounds import append_rounds
 
         append_rounds(self._lake, rounds)
         return facts_of(self._archive.once())
 
     def keep_up(self, today: date) -> Facts:
-        """Merge small files of the lake, and delete what is too old on this day.  Without Spark."""
+        """Compact small files of the lake and delete rows past retention.
+
+        This does not use Spark.
+        """
         from escrowmq.pipeline.lake.upkeep import keep_up
 
         return facts_of(keep_up(self._lake, today=today, retention_days=self._retention_days))
 
     def progress(self) -> object:
-        """The sum over what all consumer groups have read, and how many places that is."""
+        """The sum of all consumer groups' offsets, and the number of these offsets."""
         import pyarrow.compute as pc  # type: ignore[import-untyped]  # it brings no types
 
         read = places = 0
@@ -142,36 +148,36 @@ class SparkJobs:
         return read, places
 
     def cancel_settle(self) -> None:
-        """Give the round up that is running."""
+        """Cancel the running round."""
         self._spark.sparkContext.cancelJobGroup(SETTLE)
 
     def tidy(self) -> None:
-        """End what waits for new messages, and have Java give back the heap that is free."""
+        """Stop the queries that wait for new messages, and make the JVM free unused heap."""
         self._archive.rest()
-        jvm: Any = self._spark.sparkContext._jvm  # noqa: SLF001 -- Spark has no other way to it
+        jvm: Any = self._spark.sparkContext._jvm  # noqa: SLF001 -- Spark has no public access to it
         jvm.System.gc()
 
     def is_alive(self) -> bool:
-        """Whether the driver's Java runs."""
+        """Whether the driver's JVM is running."""
         return java_of(self._spark).poll() is None
 
     def _join(self, name: str) -> None:
-        """Have what this thread starts next share Spark fairly with the rest, by this name."""
+        """Run this thread's next Spark jobs in a fair-scheduler pool and job group of this name."""
         context = self._spark.sparkContext
         context.setLocalProperty("spark.scheduler.pool", name)
         context.setJobGroup(name, name)
 
 
 def java_of(spark: SparkSession) -> subprocess.Popen[bytes]:
-    """The process of the driver's Java."""
-    gateway = spark.sparkContext._gateway  # noqa: SLF001 -- Spark has no other way to its Java
+    """The process of the driver's JVM."""
+    gateway = spark.sparkContext._gateway  # noqa: SLF001 -- Spark has no public access to its JVM
     assert gateway is not None
     java: subprocess.Popen[bytes] = gateway.proc
     return java
 
 
 def facts_of(summary: object) -> Facts:
-    """A summary as names and values."""
+    """A summary as a mapping from names to values."""
     if dataclasses.is_dataclass(summary) and not isinstance(summary, type):
         return dataclasses.asdict(summary)
     assert isinstance(summary, msgspec.Struct), f"{type(summary)} is no summary"

@@ -1,4 +1,4 @@
-"""A thread that does one piece of work after the other, and tells how each ended."""
+"""A thread that runs one piece of work after another, and reports how each ended."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A piece of work that has ended: with a result, or with an error."""
+    """A finished piece of work, with a result or an error."""
 
     name: str
     result: object = None
@@ -18,7 +18,7 @@ class Done:
 
 
 class Lane:
-    """One at a time, in order.  The thread lives as long as the process: Spark ties much to it."""
+    """Runs work in order. The thread lives as long as the process: Spark ties much state to it."""
 
     def __init__(self, name: str, listener: Callable[[Done], None]) -> None:
         self._listener = listener
@@ -26,11 +26,11 @@ class Lane:
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def do(self, name: str, work: Callable[[], object]) -> None:
-        """Have it done; the listener is told, from the lane's thread."""
+        """Queue the work. The lane's thread calls the listener when it has ended."""
         self._work.put((name, work))
 
     def close(self) -> None:
-        """Begin nothing more."""
+        """Start nothing more."""
         self._work.put(None)
 
     def _run(self) -> None:
@@ -38,6 +38,6 @@ class Lane:
             name, work = todo
             try:
                 done = Done(name, result=work())
-            except Exception as error:  # noqa: BLE001 -- whoever gave it is told
+            except Exception as error:  # noqa: BLE001 -- the listener gets it
                 done = Done(name, error=error)
             self._listener(done)

@@ -1,10 +1,14 @@
-"""When the pipeline settles, archives and keeps the lake up.  Pure: time is an argument.
+"""Decides when the pipeline settles, archives and does the lake's upkeep.
 
-What a broker says (``Heard``) goes in; out comes when the next round and the next run shall start.
-A round starts at once when something has come due.  What a round could not settle, as with no
-producer online or a database that is down, is tried again after ``settle_interval_ms``.  With
-nothing due nothing starts.  The lake is kept up once something was archived, and then once in a
-while: whoever is started again and again has it done each time.
+Pure: time is an argument.
+
+The input is what a broker reported (``Heard``). The output is when the next round and the next
+archive run start.
+
+A round starts at once when something comes due. Work that a round could not settle, for example
+because no producer is online or a database is down, is retried after ``settle_interval_ms``. If
+nothing is due, nothing starts. Upkeep of the lake runs after the first archive run, and then at its
+interval. A service that is restarted often does the upkeep after each start.
 """
 
 from __future__ import annotations
@@ -13,42 +17,43 @@ from dataclasses import dataclass, field, replace
 
 from escrowmq.pipeline.config import PipelineConfig
 
-#: With something new all the time, rounds rest so many times as long as they take, for the sake of
-#: the broker beside them, but not longer than ``settle_interval_ms``.
+#: While new work keeps coming due, the pipeline rests this many times as long as a round took, for
+#: the sake of a broker on the same machine. ``settle_interval_ms`` limits the wait.
 NEWS_REST = 9
-#: With nothing new the same, but not longer than the limit below.
+#: The same factor if nothing new came due. The limit below applies to this rest.
 LEFT_OVER_REST = 2
 LEFT_OVER_REST_MS_MAX = 60_000
-#: Sink attempts are looked at so often even if no batch was decided: their driver may be gone.
+#: Sink attempts are examined this often even if no batch was decided, because their driver may be
+#: dead.
 ATTEMPTS_MS = 60_000
-#: So often consumers are looked at, whose progress is no news in the log.
+#: How often the service looks at consumers' progress, which does not appear in the log.
 PROGRESS_MS = 60_000
-#: After failures in a row the wait doubles, up to this.
+#: The longest wait after repeated failures. The wait doubles with each failure.
 FAILED_MS_MAX = 60_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heard:
-    """What a broker said about what there is to do."""
+    """A broker's report about due work."""
 
     broker: str
-    #: By the broker's clock.
+    #: On the broker's clock.
     now_ms: int
     #: Undecided transactions whose next check is due.
     due: int = 0
     undecided: int = 0
-    #: Of these, attempts of Spark sinks.
+    #: Spark sink attempts among the undecided transactions.
     sink_attempts: int = 0
-    #: Another number whenever a batch was decided.
+    #: Changes whenever a batch is decided.
     batches_decided: int = 0
     log_end: int = 0
-    #: Whether something came due since the round before.
+    #: Whether something came due since the last round.
     is_news: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
 class _Runs:
-    """One kind of work: when it last ran, and how it went."""
+    """One kind of work: when it last ran, and how it ended."""
 
     interval_ms: int
     began_at_ms: int | None = None
@@ -67,11 +72,11 @@ class _Runs:
         self.failures = self.failures + 1 if is_failed else 0
 
     def after(self, wait_ms: int) -> int:
-        """So long after the last one began; at once if there was none."""
+        """`wait_ms` after the last run began, or at once if there was none."""
         return 0 if self.began_at_ms is None else self.began_at_ms + wait_ms
 
     def next_at_ms(self, wait_ms: int) -> int:
-        """So long after the last one began, longer after failures, and not before it has ended."""
+        """`wait_ms` after the last run began, or later after failures."""
         if self.failures:
             doubled = self.interval_ms * 2 ** min(self.failures - 1, 20)
             wait_ms = max(wait_ms, min(doubled, max(FAILED_MS_MAX, self.interval_ms)))
@@ -80,14 +85,14 @@ class _Runs:
 
 @dataclass(slots=True)
 class Pace:
-    """Tells when to start what; is told what was heard, and what began and ended."""
+    """Says when to start each kind of work, from what was heard and what began and ended."""
 
     config: PipelineConfig
     heard: dict[str, Heard] = field(default_factory=dict)
     settling: _Runs = field(init=False)
     archiving: _Runs = field(init=False)
     keeping_up: _Runs = field(init=False)
-    #: What each broker had said when the last round began.
+    #: What each broker had reported when the last round began.
     _batches: dict[str, int] = field(default_factory=dict)
     _is_stale: set[str] = field(default_factory=set)
     _archived: dict[str, int] = field(default_factory=dict)
@@ -100,58 +105,61 @@ class Pace:
         self.archiving = _Runs(interval_ms=self.config.archive_interval_ms)
         self.keeping_up = _Runs(interval_ms=self.config.lake_upkeep_interval_ms)
 
-    # What is told.
+    # Inputs.
 
     def note(self, heard: Heard) -> None:
-        """A broker said so."""
+        """Take in a broker's report."""
         before = self.heard.get(heard.broker)
         if before is not None and before.is_news and heard.broker not in self._is_stale:
-            # News stay news until a round has looked at them.
+            # News stay news until a round has examined them.
             heard = replace(heard, is_news=True)
         self.heard[heard.broker] = heard
         self._is_stale.discard(heard.broker)
 
     def note_away(self, broker: str) -> None:
-        """A broker does not answer: what it said before holds no more."""
+        """Note that a broker does not answer. Its last report is no longer valid."""
         self._is_stale.add(broker)
 
     def note_progress(self) -> None:
-        """Consumers went on."""
+        """Note that consumers have advanced."""
         self._has_progress = True
 
     def round_began(self, now_ms: int) -> None:
-        """A round looks at everything that is due now."""
+        """Note the start of a round, which examines everything that is due now."""
         self._batches = {broker: heard.batches_decided for broker, heard in self.heard.items()}
         self._is_stale |= self.heard.keys()
         self.settling.begin(now_ms)
 
     def archive_began(self, now_ms: int) -> None:
-        """A run takes all that is there now."""
+        """Note the start of an archive run, which takes all data up to now."""
         self._archiving_up_to = self.log_ends()
         self._has_progress = False
         self.archiving.begin(now_ms)
 
     def archive_ended(self, now_ms: int, *, is_failed: bool, is_whole: bool = True) -> None:
-        """What it took need not be taken again, if it took all."""
+        """Note the end of an archive run.
+
+        Its data counts as archived only if the run was complete.
+        """
         self.archiving.end(now_ms, is_failed=is_failed)
         self._has_archived |= not is_failed
         if is_whole and not is_failed:
             self._archived = self._archiving_up_to
 
-    # What is asked.
+    # Outputs.
 
     def log_ends(self) -> dict[str, int]:
-        """Where each broker's log ends, as far as is known."""
+        """The last known log end of each broker."""
         return {broker: heard.log_end for broker, heard in self.heard.items()}
 
     def archive_lag(self) -> dict[str, int]:
-        """Bytes of each broker's log that no run has taken yet."""
+        """Bytes of each broker's log that are not archived yet."""
         return {
             broker: end - self._archived.get(broker, 0) for broker, end in self.log_ends().items()
         }
 
     def settle_at_ms(self) -> int | None:
-        """When the next round shall start; None if nothing is to be done."""
+        """When to start the next round; None if nothing is to be done."""
         if self.settling.is_running:
             return None
         fresh = [heard for heard in self.heard.values() if heard.broker not in self._is_stale]
@@ -159,7 +167,7 @@ class Pace:
         return min(at_ms, default=None)
 
     def _waits_ms(self, heard: Heard) -> list[int]:
-        """How long after the last round this broker's affairs want the next one."""
+        """How long after the last round's start this broker needs the next one, for each reason."""
         waits = []
         if heard.due:
             waits.append(self._rest_ms() if heard.is_news else self._left_over_ms())
@@ -169,14 +177,20 @@ class Pace:
         return waits
 
     def _rest_ms(self) -> int:
-        """With something due all the time, most of the time is still not the pipeline's."""
+        """The wait while new work keeps coming due.
+
+        It leaves most of the time to other processes.
+        """
         if self.settling.began_at_ms is None or self.settling.ended_at_ms is None:
             return 0
         took_ms = self.settling.ended_at_ms - self.settling.began_at_ms
         return max(took_ms, min(took_ms * (1 + NEWS_REST), self.config.settle_interval_ms))
 
     def _left_over_ms(self) -> int:
-        """A million that a dead database holds open are read seldom, though the round is long."""
+        """The wait for left-over work. It grows with the length of the last round.
+
+        If a dead database holds up a million transactions, rounds are long and must run rarely.
+        """
         if self.settling.began_at_ms is None or self.settling.ended_at_ms is None:
             return 0
         took_ms = self.settling.ended_at_ms - self.settling.began_at_ms
@@ -184,7 +198,7 @@ class Pace:
         return max(took_ms + rest_ms, self.config.settle_interval_ms)
 
     def archive_at_ms(self) -> int | None:
-        """When the next run shall start; None if nothing is new."""
+        """When to start the next archive run; None if nothing is new."""
         if self.archiving.is_running or not self.config.archive:
             return None
         has_grown = any(self._archived.get(one, 0) != end for one, end in self.log_ends().items())
@@ -193,8 +207,8 @@ class Pace:
         return self.archiving.next_at_ms(self.config.archive_interval_ms)
 
     def upkeep_at_ms(self) -> int | None:
-        """When the lake shall be kept up next; None if nothing was archived yet."""
-        # Not "while nothing is archived": under load that would be never.
+        """When to start the next upkeep of the lake; None if nothing was archived yet."""
+        # Upkeep does not wait for a pause in archiving, because under load there is none.
         if self.keeping_up.is_running or not self._has_archived:
             return None
         return self.keeping_up.next_at_ms(self.config.lake_upkeep_interval_ms)

@@ -1,4 +1,4 @@
-"""``/``, ``/status`` and ``/metrics`` over HTTP, read-only, from a thread of their own."""
+"""``/``, ``/status`` and ``/metrics`` over HTTP, read-only, served from a separate thread."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from escrowmq.model.errors import RequestRefused
 from escrowmq.model.front_page import front_page
 from escrowmq.pipeline.service.telemetry import Telemetry
 
-#: A client that says nothing for so long is let go.
+#: Timeout for a silent client.
 SILENT_S_MAX = 10.0
 
 
 class Pages:
-    """Serves until it is closed."""
+    """The HTTP server. It serves until it is closed."""
 
     def __init__(self, host: str, port: int, telemetry: Telemetry) -> None:
         handler = _handler(telemetry)
@@ -32,7 +32,7 @@ class Pages:
         threading.Thread(target=self._server.serve_forever, name="pages", daemon=True).start()
 
     def close(self) -> None:
-        """Serve no more."""
+        """Stop serving."""
         self._server.shutdown()
         self._server.server_close()
 
@@ -53,7 +53,7 @@ def _handler(telemetry: Telemetry) -> type[BaseHTTPRequestHandler]:
         timeout = SILENT_S_MAX
 
         def do_GET(self) -> None:
-            """Answer with a page, or with what there is."""
+            """Answer with a page, or with the list of pages."""
             page = pages.get(self.path.partition("?")[0])
             kind, body = "text/plain; charset=utf-8", f"there are {' '.join(pages)}\n"
             if page is not None:
@@ -69,6 +69,6 @@ def _handler(telemetry: Telemetry) -> type[BaseHTTPRequestHandler]:
         do_HEAD = do_GET  # noqa: N815 -- the library's name
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 -- the library's
-            """Who reads a page is no event."""
+            """Do not log requests for pages."""
 
     return Handler

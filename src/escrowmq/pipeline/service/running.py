@@ -1,4 +1,4 @@
-"""The process behind ``escrowmq pipeline``: from its settings to its last word."""
+"""The process behind ``escrowmq pipeline``, from its settings to its exit code."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ log = event_log(__name__)
 
 Say = Callable[[str], None]
 
-#: The start cache is made when the service has run for so long: not while it starts.
+#: How long after its start the service makes the start cache, so as not to slow the start.
 TRAIN_AFTER_S = 30.0
-#: How long Spark may take to stop, before its Java is ended.
+#: How long Spark may take to stop before its JVM is killed.
 STOP_S_MAX = 10.0
 
 
 def run(
     config: PipelineConfig, places: Places, ledgers: Mapping[str, LedgerConfig], say: Say
 ) -> int:
-    """Serve until SIGTERM or Ctrl-C; the exit code."""
+    """Serve until SIGTERM or Ctrl-C, and return the exit code."""
     with _spark(config, places) as spark:
         service = Service(config, SparkJobs(spark, config, places, ledgers), clock=SystemClock())
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -68,7 +68,7 @@ def run(
 def run_once(
     config: PipelineConfig, places: Places, ledgers: Mapping[str, LedgerConfig], say: Say
 ) -> None:
-    """One round, one run of archiving, and what the lake needs."""
+    """Run one settle round, one archive run, and the lake's upkeep."""
     with _spark(config, places) as spark:
         jobs = SparkJobs(spark, config, places, ledgers)
         settled = jobs.settle()
@@ -95,8 +95,8 @@ def _spark(config: PipelineConfig, places: Places) -> Iterator[SparkSession]:
 
 
 def _end(spark: SparkSession) -> None:
-    """Stop Spark and its Java.  Whatever it was doing may be cut short anywhere."""
-    # Of a batch that is cut short it would log all of two languages' stacks.
+    """Stop Spark and its JVM. This may interrupt running work at any point."""
+    # For an interrupted batch, py4j would log the stack traces of two languages.
     logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
     java = java_of(spark)
     if java.poll() is None:
@@ -114,7 +114,7 @@ def _end(spark: SparkSession) -> None:
 
 
 def _stop(spark: SparkSession) -> None:
-    with suppress(Exception):  # Its Java may be dead, or in the middle of something.
+    with suppress(Exception):  # The JVM may be dead or busy.
         spark.stop()
 
 
@@ -128,7 +128,7 @@ def _on_end(process: subprocess.Popen[bytes], tell: Callable[[], None]) -> None:
 
 @contextmanager
 def _training(cache: Path) -> Iterator[None]:
-    """Have the start cache made, some time after the start, if there is none."""
+    """Make the start cache some time after the start, if there is none."""
     ending = threading.Event()
 
     def train() -> None:
@@ -137,7 +137,7 @@ def _training(cache: Path) -> Iterator[None]:
         command = training_command(cache)
         if command is None:
             return
-        # A group of its own: with its Java, which would write on for long.
+        # A separate process group, so that its JVM, which would keep writing, can be killed too.
         with subprocess.Popen(  # noqa: S603 -- our own command
             command,
             stdin=subprocess.PIPE,

@@ -1,9 +1,9 @@
-"""The pipeline as a service: waits until a broker says that there is something to do, and does it.
+"""The pipeline as a service: waits until a broker reports due work, and starts it.
 
-One thread conducts: it hears brokers (``watching.py``), asks the pace what is next (``pacing.py``),
-and hands work to others, one for settling, one for archiving and the lake's upkeep and one for
-reports about ledgers, so that none waits for another.  A failed run is told, counted and tried
-again; only a dead Spark ends the service.
+The main thread listens to brokers (``watching.py``), asks the pace what is next (``pacing.py``),
+and hands work to other threads. There is one thread for settling, one for archiving and the lake's
+upkeep, and one for reports about ledgers, so that none waits for another. A failed run is logged,
+counted and retried. Only a dead Spark ends the service.
 """
 
 from __future__ import annotations
@@ -30,19 +30,20 @@ log = event_log(__name__)
 EXIT_SPARK_DIED = 7
 
 PROGRESS = "progress"
-#: The same before a run, which writes down how far consumers are: what is known then is no news.
+#: The same, taken before an archive run, which records the consumers' offsets. Progress up to this
+#: baseline is not news.
 BASELINE = "baseline"
 TIDY = "tidy"
 
-#: Whether Spark lives is looked at so often.
+#: How often the service checks that Spark is alive.
 LOOK_MS = 5_000
-#: A broker lets nobody wait for longer than 25 seconds; what comes sooner would look like news.
+#: A broker ends a wait after 25 seconds. With a longer wait, that answer would look like news.
 WAIT_MS_MAX = 20_000
-#: A broker that does not answer is asked again after so long.
+#: The delay before an unreachable broker is asked again.
 AWAY_MS = 1_000
-#: After so long without work, memory is given back.
+#: The idle time after which memory is freed.
 TIDY_AFTER_MS = 30_000
-#: Brokers hear about the ledgers this often, besides after each round.
+#: How often brokers get a report about the ledgers, besides the one after each round.
 REPORT_MS = 30_000
 
 
@@ -56,7 +57,10 @@ Watching: TypeAlias = Callable[[str, Callable[[Heard | Away], None]], BrokerWatc
 
 
 class Service:
-    """Conducts.  ``stop`` may be called from anywhere, all else from the thread that runs it."""
+    """The main loop.
+
+    ``stop`` may be called from any thread, everything else only from the loop's.
+    """
 
     def __init__(
         self,
@@ -81,7 +85,7 @@ class Service:
             self.telemetry.brokers[address] = BrokerFacts(
                 address=address, away_since_ms=clock.now_ms()
             )
-        #: When each broker may be asked, and since when things are news there.
+        #: When each broker may be asked next, and since when work counts as news there.
         self._ask_at_ms = dict.fromkeys(self._watches, 0)
         self._since_ms = dict.fromkeys(self._watches, 0)
         self._rounds: deque[Facts] = deque(maxlen=ROUNDS_MAX)
@@ -92,11 +96,11 @@ class Service:
         self._is_cancelled = False
 
     def stop(self, exit_code: int = 0) -> None:
-        """Run no longer."""
+        """End the main loop."""
         self._events.put(_Stop(exit_code))
 
     def run(self) -> int:
-        """Run until it is stopped, or Spark has died; the exit code."""
+        """Run until ``stop`` is called or Spark has died, and return the exit code."""
         while True:
             self._ask()
             self._start_work()
@@ -120,10 +124,11 @@ class Service:
         intervals_ms = (self._config.settle_interval_ms, self._config.archive_interval_ms)
         wait_ms = min(*intervals_ms, WAIT_MS_MAX)
         for address, watch in self._watches.items():
-            # While a round runs, what is due is being looked at: everything would be news.
+            # A running round is already examining the due work, which would all be reported as
+            # news.
             is_free = not watch.is_asking and not self._pace.settling.is_running
             if is_free and self._ask_at_ms[address] <= _now_ms():
-                # The first answer tells how things are, the others what is new.
+                # The first answer reports the state, and the later ones report news.
                 since_ms = self._since_ms[address]
                 watch.ask(wait_ms if since_ms else 0, since_ms)
 
@@ -150,7 +155,7 @@ class Service:
     def _on_heard(self, heard: Heard) -> None:
         self._watches[heard.broker].is_asking = False
         self._pace.note(heard)
-        # What was heard once is no news, whether or not a round follows at once.
+        # Reported work is no longer news, whether or not a round follows at once.
         self._since_ms[heard.broker] = heard.now_ms
         facts = self.telemetry.brokers[heard.broker]
         facts.hear(heard, self._clock.now_ms())
@@ -200,7 +205,7 @@ class Service:
         return datetime.fromtimestamp(self._clock.now_ms() / 1_000, UTC).date()
 
     def _look_after(self, now_ms: int) -> None:
-        """Give up what takes too long, and give back what is not needed."""
+        """Cancel a round that takes too long, and free memory after idle time."""
         settling = self._pace.settling
         if settling.is_running:
             assert settling.began_at_ms is not None

@@ -1,8 +1,8 @@
-"""Makes the start cache: starts Spark, does a little of everything, and has Java write it down.
+"""Makes the start cache: starts Spark, uses a little of everything, and lets Java record it.
 
     python -m escrowmq.pipeline.service.start_training CACHE_DIR [PARENT_PID]
 
-A process of its own, at the lowest priority: it takes half a minute of one processor, once.
+Runs once, in a separate process at the lowest priority. It takes half a minute of one processor.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-#: Java writes the cache when it ends.
+#: The timeout for Java to exit. It writes the cache when it exits.
 WRITE_S_MAX = 300
 NICENESS = 19
 
 
 def train(cache: Path) -> StartCache:
-    """Make the cache that fits what is installed here, and keep it.
+    """Make and keep the cache that fits the installed Java and Spark.
 
     Raises:
         Unavailable: ``start_cache_unwritten``.
@@ -64,7 +64,7 @@ def train(cache: Path) -> StartCache:
 
 
 def exercise(spark: SparkSession, scratch: Path) -> None:
-    """Use what the pipeline uses: a data source, workers, joins, a stream."""
+    """Use the features that the pipeline uses: a data source, workers, joins, a stream."""
     spark.dataSource.register(TrainingSource)
     rows = spark.read.format(TrainingSource.name()).load()
     by_name = rows.groupBy("name").agg(F.count("*").alias("count"), F.max("number").alias("most"))
@@ -83,7 +83,7 @@ def exercise(spark: SparkSession, scratch: Path) -> None:
 
 
 def end(spark: SparkSession) -> None:
-    """Stop Spark and wait for its Java, which writes the cache last."""
+    """Stop Spark and wait for its JVM, which writes the cache when it exits."""
     java = java_of(spark)
     spark.stop()
     assert java.stdin is not None
@@ -92,7 +92,7 @@ def end(spark: SparkSession) -> None:
 
 
 class TrainingSource(DataSource):
-    """A few rows, to read and to follow."""
+    """A few rows, for batch and stream reads."""
 
     @classmethod
     def name(cls) -> str:
@@ -109,7 +109,7 @@ class TrainingSource(DataSource):
         return _Rows()
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
-        """The same, as a stream."""
+        """All rows, as a stream."""
         del schema
         return _Stream()
 
@@ -151,10 +151,10 @@ def _look(rows: DataFrame, _number: int) -> None:
 
 
 def main(cache: str, parent: str = "") -> None:
-    """Make the cache, if it is not there."""
+    """Make the cache, unless it exists."""
     os.nice(NICENESS)
     if parent:
-        # With its Java, which would otherwise write the cache to its end.
+        # Kill the whole group: the JVM would otherwise finish writing the cache.
         signal.signal(signal.SIGTERM, lambda *_: os.killpg(0, signal.SIGKILL))
         end_with_parent(int(parent))
     if not start_cache(Path(cache)).is_whole():

@@ -1,6 +1,6 @@
-"""What the pipeline did: for the log, for people, and for Prometheus.
+"""Facts about the pipeline's work, for the log, for people, and for Prometheus.
 
-Written by the service's thread alone, under the lock; a reader gets a copy.
+Only the service's thread writes them, under the lock. Readers get a copy.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ Facts = Mapping[str, object]
 """A summary as it is shown: names and values."""
 
 ERROR_CHARS_MAX = 2_000
-#: Of a summary, what is a state and no sum over all runs.
+#: Facts of a summary that are a state, so they are not summed over runs.
 NOT_SUMMED = {"started_at_ms", "brokers", "lag_ms"}
 
 
 @dataclass(slots=True, kw_only=True)
 class RunFacts:
-    """One kind of work, over all of its runs."""
+    """Facts about one kind of work, over all of its runs."""
 
     runs: int = 0
     failures: int = 0
@@ -40,7 +40,7 @@ class RunFacts:
     totals: dict[str, float] = field(default_factory=dict)
 
     def end(self, done: Done, now_ms: int) -> list[Facts]:
-        """Note and tell how a run ended; return its summary, if it ended well."""
+        """Record and log how a run ended. Return its summary if it succeeded."""
         self.last_ended_at_ms = now_ms
         if done.error is not None:
             self._fail(done)
@@ -59,18 +59,18 @@ class RunFacts:
         self.failures_in_a_row += 1
         self.last_error = f"{type(done.error).__name__}: {done.error}"[:ERROR_CHARS_MAX]
         extra = {"failures_in_a_row": self.failures_in_a_row, "why": self.last_error}
-        # A broker or a database that is away needs no trace of our code; a mistake of ours does.
+        # An unreachable broker or database needs no stack trace. An error in our code does.
         trace = None if isinstance(done.error, EscrowError) else done.error
         log.error(f"{done.name}_failed", extra=extra, exc_info=trace)  # noqa: G004 -- its name
 
 
 @dataclass(slots=True, kw_only=True)
 class BrokerFacts:
-    """What is known of a broker."""
+    """Facts about one broker."""
 
     address: str
     is_reachable: bool = False
-    #: Since when it does not answer; 0 if it does.
+    #: Since when it has not answered; 0 if it answers.
     away_since_ms: int = 0
     error: str = ""
     heard_at_ms: int = 0
@@ -82,7 +82,7 @@ class BrokerFacts:
     archive_lag_bytes: int = 0
 
     def hear(self, heard: Heard, now_ms: int) -> None:
-        """It answered."""
+        """Record an answer."""
         if not self.is_reachable:
             log.info("broker_found", extra={"broker": self.address})
         self.is_reachable, self.away_since_ms, self.error = True, 0, ""
@@ -91,9 +91,9 @@ class BrokerFacts:
         self.sink_attempts, self.log_end = heard.sink_attempts, heard.log_end
 
     def lose(self, why: str, now_ms: int) -> None:
-        """It did not answer."""
+        """Record a missing answer."""
         if not self.error:
-            # Once, however often it is asked in vain.
+            # Log only the first of repeated failures.
             log.warning("broker_away", extra={"broker": self.address, "why": why})
         if self.is_reachable:
             self.is_reachable, self.away_since_ms = False, now_ms
@@ -101,7 +101,7 @@ class BrokerFacts:
 
 
 def _numbers(facts: Facts) -> Iterator[tuple[str, float]]:
-    """Every number in a summary, by its name; those of a mapping by its name and theirs."""
+    """Every number in a summary, by name. Numbers in a nested mapping get both names."""
     for name, value in facts.items():
         if isinstance(value, Mapping):
             yield from ((f"{name}_{inner}", number) for inner, number in _numbers(value))
@@ -110,7 +110,7 @@ def _numbers(facts: Facts) -> Iterator[tuple[str, float]]:
 
 
 class Telemetry:
-    """The facts, and the two forms in which they are shown."""
+    """The facts, and the two formats in which they are shown."""
 
     def __init__(self, *, master: str, started_at_ms: int) -> None:
         self.lock = threading.Lock()
@@ -126,7 +126,7 @@ class Telemetry:
         self.brokers: dict[str, BrokerFacts] = {}
 
     def status(self) -> dict[str, object]:
-        """Everything, for JSON."""
+        """All facts, for JSON."""
         with self.lock:
             return {
                 **self._about,
@@ -137,7 +137,7 @@ class Telemetry:
             }
 
     def metrics(self) -> str:
-        """Everything that is a number, as Prometheus reads it."""
+        """All numbers, in the Prometheus format."""
         with self.lock:
             kinds = {"settle": self.settle, "archive": self.archive, "upkeep": self.upkeep}
             lines = [line for name, facts in kinds.items() for line in self._of_runs(name, facts)]
@@ -161,7 +161,7 @@ class Telemetry:
         for name in names:
             yield f"# TYPE escrowmq_pipeline_broker_{name} gauge"
             for broker, facts in self.brokers.items():
-                # An address has neither quotes nor backslashes.
+                # An address has no quotes or backslashes to escape.
                 label = f'{{broker="{broker}"}}'
                 yield f"escrowmq_pipeline_broker_{name}{label} {int(getattr(facts, name))}"
 

@@ -1,4 +1,4 @@
-"""One thread for each broker, which asks it whether there is something to do and waits for news."""
+"""One thread for each broker, which asks it for due work and waits for news."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from escrowmq.pipeline.service.pacing import Heard
 from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.own_headers import AwaitDueAnswer, AwaitDueHeader
 
-#: An answer that comes so much sooner than the wait ends is one with news.
+#: An answer that arrives this much before the wait ends carries news.
 EARLY_S = 0.05
 
 
@@ -27,14 +27,14 @@ class Away:
 
 
 class BrokerWatch:
-    """Asks one broker, once for each ``ask``, and tells ``listener`` what it said.
+    """Asks one broker, once for each ``ask``, and passes its answer to ``listener``.
 
-    The listener is called from the watch's own thread.
+    The watch's own thread calls the listener.
     """
 
     def __init__(self, address: str, listener: Callable[[Heard | Away], None]) -> None:
         self.address = address
-        #: Whether an answer is still to come.
+        #: Whether an answer is still outstanding.
         self.is_asking = False
         self._listener = listener
         self._calls = OwnCalls(address, answer_s=2 * ANSWER_S)
@@ -42,12 +42,12 @@ class BrokerWatch:
         threading.Thread(target=self._run, name=f"watch {address}", daemon=True).start()
 
     def ask(self, wait_ms: int, since_ms: int) -> None:
-        """Ask it to answer when something came due after `since_ms`, or after `wait_ms`."""
+        """Ask for an answer when something comes due after `since_ms`, or after `wait_ms`."""
         self.is_asking = True
         self._questions.put((wait_ms, since_ms))
 
     def close(self) -> None:
-        """Ask no more; an answer that is still awaited is nobody's."""
+        """Ask no more. An outstanding answer is ignored."""
         self._questions.put(None)
 
     def _run(self) -> None:

@@ -1,1 +1,1 @@
-"""Rounds of settling: what is undecided is looked up, asked for, decided or parked."""
+"""Settle rounds: undecided transactions are looked up, asked about, decided or parked."""

@@ -1,6 +1,7 @@
-"""Attempts of Spark sinks that nobody will ever commit are rolled back, by evidence alone.
+"""Rolls back Spark sink attempts that will never be committed, based on evidence alone.
 
-Evidence is for what a broker decides itself.  A part whose home is elsewhere ends as that one did.
+Evidence decides only attempts whose home is the broker that holds them. A part whose home is
+another broker ends as the attempt did there.
 """
 
 from __future__ import annotations
@@ -26,8 +27,10 @@ if TYPE_CHECKING:
 
 
 Done = tuple[list[dict[str, Any]], Mapping[str, EscrowError]]
-"""The reports of what was done, and the brokers that could not be asked: what hangs on them is
-left alone."""
+"""The reports of what was done, and the brokers that could not be reached.
+
+Attempts that depend on an unreachable broker are left alone.
+"""
 
 
 def settle_attempts(
@@ -36,16 +39,16 @@ def settle_attempts(
     homes: Mapping[str, str],
     sights: Mapping[str, Sight],
 ) -> Done:
-    """Roll back those with evidence against them, then end parts as their homes did.
+    """Roll back attempts with evidence against them, then end parts as their homes did.
 
-    `homes` are the addresses of brokers, by name; `sights` are their histories, by address.
+    `homes` maps broker names to addresses. `sights` maps broker addresses to histories.
     """
     import pyarrow as pa
     import pyarrow.compute as pc  # type: ignore[import-untyped]  # it brings no types
 
     is_part_of = pa.array([is_part(group) for group in attempts.column(PRODUCER_GROUP).to_pylist()])
     at_home = attempts.filter(pc.invert(is_part_of))
-    # First: what is rolled back at home is so elsewhere in the same round.
+    # Homes first: parts of an attempt that is rolled back at home then follow in the same round.
     done, away = _settle_at_home(spark, at_home, sights) if at_home.num_rows else ([], {})
     parts = attempts.filter(is_part_of)
     if parts.num_rows:
@@ -55,7 +58,7 @@ def settle_attempts(
 
 
 def _settle_at_home(spark: SparkSession, attempts: pa.Table, sights: Mapping[str, Sight]) -> Done:
-    """Roll back those with evidence against them."""
+    """Roll back attempts with evidence against them."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

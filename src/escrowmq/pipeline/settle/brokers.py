@@ -1,4 +1,4 @@
-"""The brokers of a settle round, as the driver sees them: who is there, and by which policy."""
+"""The brokers of a settle round, as the driver sees them: which ones answer, and their policies."""
 
 from __future__ import annotations
 
@@ -27,25 +27,26 @@ class Standing:
     """One broker that answers."""
 
     address: str
-    #: What it calls itself.
+    #: The broker's own name.
     name: str
-    #: Transactions that are neither decided nor parked.
+    #: Number of transactions that are neither decided nor parked.
     undecided: int
-    #: Whether a rule may want something done about any of them now.
+    #: Whether any of them may be due for something now.
     has_work: bool
-    #: The time rules that it was set up with.
+    #: The broker's time rules.
     policy: CheckPolicy
-    #: Its history, before anything of it is read; None from a release without a lineage.
+    #: The broker's history, taken before any of its data is read. None from a release without a
+    #: lineage.
     sight: Sight | None = None
 
 
 def sights_of(standing: Sequence[Standing]) -> dict[str, Sight]:
-    """By address the histories of brokers that tell theirs."""
+    """The histories by broker address, for the brokers that report one."""
     return {one.address: one.sight for one in standing if one.sight is not None}
 
 
 def look_at(addresses: Sequence[str]) -> tuple[list[Standing], dict[str, EscrowError]]:
-    """Ask all of them at once; who answers, and why the others do not."""
+    """Ask all brokers in parallel. Return those that answer, and why the others do not."""
     found: list[Standing] = []
     away: dict[str, EscrowError] = {}
     with ThreadPoolExecutor(_THREADS_MAX) as threads:
@@ -61,7 +62,7 @@ def _look_at(address: str) -> Standing | EscrowError:
     try:
         with OwnCalls(address, answer_s=ANSWER_S) as calls:
             told = calls.call(OwnCode.STATUS).header
-            # Asked even if nothing is undecided: it is a sign of life, too.
+            # Sent even if nothing is undecided, because it also shows that the broker is alive.
             due = calls.call(OwnCode.AWAIT_DUE, AwaitDueHeader()).header
     except EscrowError as error:
         return error
@@ -78,6 +79,6 @@ def _look_at(address: str) -> Standing | EscrowError:
 
 
 def decided_batches(address: str) -> list[pa.RecordBatch]:
-    """The batches of Spark sinks that were decided there."""
+    """The decided batches of Spark sinks at this broker."""
     with OwnCalls(address) as calls:
         return [answer.batch for answer in calls.arrow_pages(OwnCode.LIST_BATCHES)]

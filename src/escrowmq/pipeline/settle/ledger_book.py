@@ -1,6 +1,7 @@
-"""What a pipeline knows about its ledgers over all rounds: last success, last error, reachable now.
+"""What the pipeline knows about its ledgers: last success, last error, whether reachable now.
 
-The driver's probe and the tasks' look-ups both write here; brokers get it after each round.
+The driver's probe and the tasks' look-ups both write here. Brokers get a report of it after each
+round.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from escrowmq.protocol.limits import NAME_CHARS_MAX, SHOWN_CHARS_MAX
 from escrowmq.protocol.own_ledgers import REPORTED_MAX, LedgerReportRow
 
 LOOK_UP_COUNTS_S = 120.0
-"""A failed look-up outweighs the driver's probes this long: tasks may run on other machines."""
+"""How long a failed look-up outweighs the driver's probes: tasks may run on other machines."""
 
 
 @dataclass(slots=True)
 class _Entry:
-    """One configured ledger; times are the monotonic clock's."""
+    """One configured ledger. Times are on the monotonic clock."""
 
     uuid: str = ""
     uuid_before: str = ""
@@ -48,14 +49,14 @@ class _Entry:
 
 
 class LedgerBook:
-    """Entries by configured name.  Any thread may write and read."""
+    """Entries by configured name. Any thread may read and write."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._entries: dict[str, _Entry] = {}
 
     def note_probe(self, name: str, uuid: str, error: str, text: str) -> None:
-        """Note what the driver found; an empty error means that it reached the ledger."""
+        """Record the driver's probe. An empty error means that it reached the ledger."""
         with self._lock:
             entry = self._entries.setdefault(name, _Entry())
             if uuid != entry.uuid and entry.uuid:
@@ -68,7 +69,7 @@ class LedgerBook:
                 entry.succeed()
 
     def note_look_up(self, uuid: str, error: str, text: str) -> None:
-        """Note how the look-ups of one round ended; an empty error means that all were answered."""
+        """Record the look-ups of one round. An empty error means that all were answered."""
         with self._lock:
             for entry in self._entries.values():
                 if entry.uuid == uuid:
@@ -79,7 +80,10 @@ class LedgerBook:
                         entry.succeed()
 
     def rows(self) -> list[LedgerReportRow]:
-        """Make the rows of a report: unreachable ledgers first, since their number is limited."""
+        """Make the rows of a report.
+
+        Unreachable ledgers come first, because the number of rows is limited.
+        """
         with self._lock:
             found = sorted(
                 self._entries.items(), key=lambda named: (named[1].is_reachable, named[0])

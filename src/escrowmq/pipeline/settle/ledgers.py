@@ -1,10 +1,12 @@
-"""Which ledger is in which database: asked for at the start of every round, on the driver.
+"""Finds which ledger is in which database, at the start of every round, on the driver.
 
-A half message names its ledger by a UUID, the operator names databases; only a database itself can
-say which ledger it has.  One that does not answer is left out of the round before any task waits
-for it: the UUID that it gave before is remembered, so that its transactions wait for it instead of
-being asked about and counted.  While one has never given its UUID, every ledger that no database
-has named may be the one that it holds, so that the transactions of all of them wait.
+A half message names its ledger by a UUID, and the operator configures databases. Only a database
+itself can say which ledger it holds. A database that does not answer is left out of the round
+before any task waits for it. Its last known UUID is remembered, so its transactions wait for it,
+and no back-checks are sent and counted for them.
+
+While a database has never given its UUID, it may hold any ledger that no other database has named.
+The transactions of all such ledgers then wait.
 """
 
 from __future__ import annotations
@@ -25,9 +27,9 @@ from escrowmq.pipeline.settle.ledger_book import LedgerBook
 
 log = event_log(__name__)
 
-#: How long a round waits for its databases, all at once.
+#: How long a round waits for its databases, all in parallel.
 WAIT_S = 1.0
-#: How long one of them may take; it is not asked again meanwhile.
+#: How long one database may take. It is not asked again in the meantime.
 ANSWER_S = 5.0
 
 SLOW = "ledger_slow"
@@ -35,35 +37,38 @@ STANDBY = "standby"
 TWICE = "ledger_twice"
 TWICE_CAUSE = "another configured database has the same UUID"
 UNNAMED = "ledger_unnamed"
-"""Why nothing is done about a ledger that no database has named, while one has not answered yet."""
+"""Reason to skip a ledger that no database has named, while one database has not answered yet."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class KnownLedgers:
-    """What a round knows; it goes to the tasks, and its URLs nowhere else."""
+    """What a round knows about ledgers.
 
-    #: By UUID the databases that can be asked.
+    It goes to the tasks; its URLs must not appear anywhere else.
+    """
+
+    #: URLs of the databases that can be asked, by ledger UUID.
     urls: Mapping[str, str] = field(default_factory=dict, repr=False)
-    #: By UUID why a ledger cannot be asked in this round.
+    #: Why a ledger cannot be asked in this round, by ledger UUID.
     silent: Mapping[str, str] = field(default_factory=dict)
-    #: By name why a configured database has never said which ledger it has.
+    #: Why a configured database has never said which ledger it has, by configured name.
     unnamed: Mapping[str, str] = field(default_factory=dict)
 
     def fault_of(self, ledger_uuid: str) -> str | None:
-        """Why this ledger cannot be asked in this round; None if it can."""
+        """Return why this ledger cannot be asked in this round, or None if it can."""
         if ledger_uuid in self.urls:
             return None
         return self.silent.get(ledger_uuid, UNNAMED)
 
     @property
     def uuids(self) -> list[str]:
-        """Every ledger whose transactions are looked up, now or later."""
+        """The UUID of every ledger whose transactions are looked up, now or later."""
         return sorted({*self.urls, *self.silent})
 
 
 @dataclass(frozen=True)
 class _Found:
-    """What a database said: its ledger, or why it cannot be asked."""
+    """A database's answer: its ledger, or why it cannot be asked."""
 
     uuid: str = ""
     fault: str = ""
@@ -71,15 +76,15 @@ class _Found:
 
 
 class Ledgers:
-    """The databases that the config names.  Belongs to the driver: one thread asks at a time."""
+    """The configured databases. Belongs to the driver; only one thread may ask at a time."""
 
     def __init__(self, configured: Mapping[str, LedgerConfig]) -> None:
         self._asked = {name: _Database(name, config.url) for name, config in configured.items()}
-        #: What all of them said, for the brokers.
+        #: The answers of all databases, for the report to the brokers.
         self.book = LedgerBook()
 
     def known(self) -> KnownLedgers:
-        """Ask all of them; who does not answer at once is silent in this round."""
+        """Ask all databases. One that does not answer within the wait is silent in this round."""
         until_s = time.monotonic() + WAIT_S
         for database in self._asked.values():
             database.ask()
@@ -92,7 +97,8 @@ class Ledgers:
             if not one.uuid:
                 unnamed[name] = one.fault
             elif times[one.uuid] > 1:
-                # One may be a copy: a fence in the copy would undo what the other has.
+                # One database may be a copy of the other. A fence in the copy would contradict the
+                # original.
                 silent[one.uuid] = TWICE
                 found[name] = replace(one, fault=TWICE, cause=TWICE_CAUSE)
             elif one.fault:
@@ -105,7 +111,7 @@ class Ledgers:
 
 
 class _Database:
-    """One of them, and what it said last."""
+    """One configured database and its last answer."""
 
     def __init__(self, name: str, url: str) -> None:
         self.url = url
@@ -115,7 +121,7 @@ class _Database:
         self._thread: threading.Thread | None = None
 
     def ask(self) -> None:
-        """Ask in a thread, unless one still waits for an answer."""
+        """Ask in a thread, unless an earlier one still waits for an answer."""
         if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(
                 target=self._asking, name=f"escrowmq-ledger-{self._name}", daemon=True
@@ -123,7 +129,7 @@ class _Database:
             self._thread.start()
 
     def found(self, until_s: float) -> _Found:
-        """What it says, or said before and is slow to say again."""
+        """The answer, or the last known UUID if the database is slow."""
         assert self._thread is not None
         self._thread.join(max(until_s - time.monotonic(), 0))
         last = self._last
@@ -135,9 +141,9 @@ class _Database:
     def _asking(self) -> None:
         try:
             self._last = self._read()
-        except Exception as error:  # noqa: BLE001 -- whatever failed, it cannot be asked
+        except Exception as error:  # noqa: BLE001 -- after any failure it cannot be asked
             fault = error.code if isinstance(error, EscrowError) else failure_of(error).value
-            # The UUID is remembered: look-ups check it themselves, each time.
+            # The UUID is remembered. Look-ups check it themselves each time.
             self._last = _Found(self._last.uuid, fault, scrubbed(str(error), self.url))
 
     def _read(self) -> _Found:
@@ -153,14 +159,14 @@ class _Database:
             try:
                 read_version(link)
             except RequestRefused as refused:
-                # The UUID is known, so that its transactions wait for `escrowmq ledger migrate`.
+                # The UUID is known, so its transactions wait for `escrowmq ledger migrate`.
                 return _Found(str(uuid), refused.code, str(refused))
         if is_standby:
             return _Found(str(uuid), STANDBY, "this database is a standby; name the primary")
         return _Found(str(uuid))
 
     def _tell(self, found: _Found) -> None:
-        """Log what is new."""
+        """Log the answer if it changed."""
         if found == self._told:
             return
         before, self._told = self._told, found
@@ -169,7 +175,8 @@ class _Database:
             why = {"reason": found.fault, "cause": found.cause}
             log.warning("ledger_silent", extra={**facts, **why})
         elif before.uuid not in ("", found.uuid):
-            # Another database, or a ledger made anew: what names the old one has no ledger here.
+            # Another database, or a recreated ledger. Transactions that name the old one have no
+            # ledger here.
             log.warning("ledger_exchanged", extra={**facts, "before": before.uuid})
         else:
             log.info("ledger_found", extra=facts)

@@ -1,7 +1,7 @@
-"""Looks up what became of transactions, ledger by ledger, from a task.
+"""Looks up the outcome of transactions, ledger by ledger, from a task.
 
-One ledger that fails is not asked again by the same task, nor for a while by the same process, so
-that the others wait for it once and not at every batch.
+A ledger that fails is not asked again by the same task, nor for `REST_S` by the same process. The
+other ledgers then wait for it once, not at every batch.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from escrowmq.transaction.rules import Due
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
 
-#: How long one task waits for one ledger, all its look-ups together.
+#: How long one task waits for one ledger, over all its look-ups.
 SECONDS_MAX = 20.0
-#: How long a process does not ask a ledger that failed.
+#: How long a process does not ask a ledger after it failed.
 REST_S = 10.0
 
 _VERDICTS = {
@@ -47,20 +47,20 @@ _VERDICTS = {
     Outcome.ROLLED_BACK: VerdictKind.ROLLBACK.value,
 }
 
-#: By URL when a ledger may be asked again, what it failed with, and that in words.  Spark's Python
+#: By URL: when the ledger may be asked again, its failed answer, and the error text. Spark's Python
 #: workers run one task after the other.
 _resting: dict[str, tuple[float, Answer, str]] = {}
 
 
 @dataclass(frozen=True)
 class LookedUp:
-    """What is to be done about each row, in their order."""
+    """The verdict for each row, in the order of the rows."""
 
-    #: Null: nothing, because the outcome is not known.
+    #: Null means no verdict, because the outcome is unknown.
     verdicts: list[str | None]
-    #: Of those that are parked.
+    #: Why a row is parked; null for the others.
     reasons: list[str | None]
-    #: By broker and reason, how often the outcome is not known and nothing is done.
+    #: How many outcomes are unknown and get no verdict, by broker and reason.
     unknown: Mapping[tuple[str, str], int]
 
 
@@ -69,10 +69,10 @@ class LookUps:
 
     def __init__(self, ledgers: KnownLedgers, sights: Mapping[str, Sight] | None = None) -> None:
         self._ledgers = ledgers
-        #: By broker its history, seen before the facts were read.
+        #: Each broker's history, taken before the facts were read.
         self._sights = sights or {}
         self._inquiries: dict[str, Inquiry] = {}
-        #: By UUID why a ledger was not asked, or not to the end: a code, and what failed in words.
+        #: Why a ledger was not asked, or not completely, by UUID: a code and the error text.
         self._failed: dict[str, tuple[str, str]] = {}
         self._open = ExitStack()
 
@@ -83,7 +83,7 @@ class LookUps:
         self._open.close()
 
     def settle(self, ledger_uuid: str, rows: pa.RecordBatch) -> LookedUp:
-        """Look up rows of one ledger, fence what is absent past its deadline, and judge."""
+        """Look up rows of one ledger, fence absent overdue ones, and return verdicts."""
         found = self._found(ledger_uuid, rows)
         verdicts: list[str | None] = [_VERDICTS.get(answer.outcome) for answer in found]
         reasons: list[str | None] = [None] * len(found)
@@ -113,7 +113,7 @@ class LookUps:
         ]
 
     def _found(self, ledger_uuid: str, rows: pa.RecordBatch) -> list[Answer]:
-        """What the ledger says of each; it may be asked only about one broker at a time."""
+        """The ledger's answer for each row. One inquiry covers the rows of one broker only."""
         import pyarrow.compute as pc  # type: ignore[import-untyped]  # it brings no types
 
         brokers, found = rows.column(BROKER), [LATE] * rows.num_rows
@@ -164,9 +164,10 @@ class LookUps:
 
 @contextmanager
 def _kept(url: str) -> Iterator[Opener]:
-    """Give one connection again and again; it is opened when it is first needed.
+    """Yield an opener that reuses one connection, opened on first use.
 
-    The driver is imported then: one that is not installed here fails this ledger, not the task.
+    The database driver is imported on first use too. If it is not installed here, this ledger fails
+    and the task does not.
     """
     with ExitStack() as opened:
         links: list[Link] = []

@@ -1,7 +1,7 @@
-"""Parts of sink attempts whose home is another broker: each ends as it ended there.
+"""Ends parts of sink attempts as the attempt ended at its home broker.
 
-That carries a decision to brokers that the driver did not reach any more.  Runs on the driver: the
-homes are asked for many at a time, and there are few parts even of large batches.
+This carries a decision to brokers that the sink's driver could no longer reach. It runs on the
+driver of the round: one request to a home covers many parts, and even large batches have few parts.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _Row = Mapping[str, Any]
 
 
 class _Judged(NamedTuple):
-    """What is to be done with a part, and if it is not, why."""
+    """The verdict on a part, and the reason if there is none or if it is parked."""
 
     verdict: VerdictKind | None
     reason: str = ""
@@ -45,10 +45,10 @@ class _Judged(NamedTuple):
 def settle_parts(
     parts: pa.Table, homes: Mapping[str, str], sights: Mapping[str, Sight]
 ) -> tuple[list[dict[str, Any]], Mapping[str, EscrowError]]:
-    """End those of the parts whose home has decided.
+    """End the parts whose home has decided.
 
-    `homes` are the addresses of brokers, by name, and `sights` their histories, by address.
-    Returns the reports of what was done, and the homes that could not be asked.
+    `homes` maps broker names to addresses, and `sights` maps broker addresses to histories. Returns
+    the reports of what was done, and the homes that could not be reached.
     """
     rows: list[_Row] = parts.to_pylist()
     judged, away = judge(rows, homes)
@@ -72,7 +72,7 @@ def settle_parts(
 def judge(
     rows: Sequence[_Row], homes: Mapping[str, str]
 ) -> tuple[list[_Judged], dict[str, EscrowError]]:
-    """What is to be done with each, and the homes that could not be asked."""
+    """Return the verdict on each part, and the homes that could not be reached."""
     judged = [_judged(None, row[AGE_MS]) for row in rows]
     away: dict[str, EscrowError] = {}
     by_home: dict[tuple[str, str], list[tuple[int, HomePart]]] = defaultdict(list)
@@ -84,7 +84,7 @@ def judge(
         place = homes.get(name, name)
         try:
             if place in away:
-                # It was asked for another app id.
+                # It did not answer for another app id.
                 raise away[place]
             states = _states(homes.get(name), group, [home for _, home in its])
         except EscrowError as error:
@@ -103,7 +103,7 @@ def _judged(state_at_home: str | None, age_ms: int) -> _Judged:
 
 
 def _states(address: str | None, group: str, sought: Sequence[HomePart]) -> list[str | None]:
-    """What became of these attempts at their home."""
+    """The states of these attempts at their home."""
     if address is None:
         raise Unavailable("home_away", "settle must reach the broker that decides")
     header, states = FindAttemptsHeader(producer_group=group), []

@@ -1,4 +1,4 @@
-"""The one Spark job of a settle round: how it is put together, on the driver."""
+"""Builds the one Spark job of a settle round, on the driver."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from escrowmq.pipeline.settle.ledgers import KnownLedgers
 
 RANGE_ROWS = 50_000
-"""What one task settles, about."""
+"""The approximate number of transactions that one task settles."""
 SMALL_ROWS = 10_000
-"""So few undecided, over all brokers, are one task's work."""
+"""Up to this many undecided transactions, over all brokers, are settled in one task."""
 
 
 class Plan:
-    """Makes it for each round anew.
+    """Builds a new job for each round.
 
-    The rules as Columns are kept from round to round: each is made by hundreds of calls into the
+    The rules as Columns are kept between rounds. Building them takes hundreds of calls into the
     JVM, which took half of a small round.
     """
 
@@ -36,7 +36,7 @@ class Plan:
         self._columns: Sequence[Column] = ()
 
     def reports(self, standing: Sequence[Standing], known: KnownLedgers) -> DataFrame:
-        """What will have been done, once somebody wants to know."""
+        """The reports of a round. The work happens when the DataFrame is collected."""
         from escrowmq.pipeline.settle import stages
         from escrowmq.pipeline.settle.tasks import SettleTask, TellTask
 
@@ -46,7 +46,8 @@ class Plan:
             made = stages.due_columns(policies, known.uuids, has_unnamed_ledger=bool(known.unnamed))
             self._due = made_from, made
         self._columns = self._columns or stages.task_columns()
-        # The rules of all brokers: who has work changes from round to round.
+        # The kept Columns hold the rules of all brokers, because the brokers with work change each
+        # round.
         at_work = [broker for broker in standing if broker.has_work]
         due = stages.classified(self._undecided(at_work), self._due[1])
         sights = sights_of(standing)

@@ -1,4 +1,4 @@
-"""Tells brokers after each round which ledgers the pipeline reaches, and why not the others."""
+"""Reports to the brokers after each round which ledgers the pipeline can reach."""
 
 from __future__ import annotations
 
@@ -19,29 +19,30 @@ from escrowmq.protocol.own_ledgers import LedgerReportRow, ReportLedgersHeader
 log = event_log(__name__)
 
 ANSWER_S = 3.0
-"""A broker that does not take a report in this time gets the next one."""
+"""Timeout of one report. A broker that misses it gets the next one."""
 
 VALID_MS = 120_000
-"""How long a report counts: four times the wait between two of them."""
+"""How long a report is valid: four times the interval between reports."""
 
 _THREADS_MAX = 8
 
 
 class LedgerReporter:
-    """Reports for one pipeline.  A report that does not arrive is no failure of the round."""
+    """Sends the reports of one pipeline. An undelivered report does not fail the round."""
 
     def __init__(self, book: LedgerBook) -> None:
         self._book = book
         self._pipeline = f"{socket.gethostname()}/{os.getpid()}"[:NAME_CHARS_MAX]
-        #: By broker when the last good round ended that read it, on the monotonic clock.
+        #: When the last successful round that read a broker ended, by broker, on the monotonic
+        #: clock.
         self._rounds_ended_s: dict[str, float] = {}
 
     def round_ended(self, brokers: Iterable[str]) -> None:
-        """Note that a round has read these brokers and ended well."""
+        """Record that a round has read these brokers and succeeded."""
         self._rounds_ended_s |= dict.fromkeys(brokers, time.monotonic())
 
     def send(self, brokers: Sequence[str]) -> None:
-        """Tell all of them at once."""
+        """Send the report to all brokers in parallel."""
         rows = self._book.rows()
         with ThreadPoolExecutor(_THREADS_MAX, thread_name_prefix="report") as threads:
             sent = [threads.submit(self._send, broker, rows) for broker in brokers]
@@ -59,5 +60,5 @@ class LedgerReporter:
             with OwnCalls(broker, connect_s=ANSWER_S, answer_s=ANSWER_S) as calls:
                 calls.call(OwnCode.REPORT_LEDGERS, header, rows)
         except EscrowError as error:
-            # An older broker does not know the request, and shows nothing about ledgers.
+            # An older broker does not know this request and shows nothing about ledgers.
             log.debug("report_not_taken", extra={"broker": broker, "why": str(error)})

@@ -1,4 +1,4 @@
-"""What one settle round did: for the log, the metrics and the table ``settle_rounds``."""
+"""Result of one settle round, for the log, the metrics and the table ``settle_rounds``."""
 
 from __future__ import annotations
 
@@ -10,48 +10,49 @@ import msgspec
 class RoundSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Counts of transactions, over all brokers.
 
-    What a task did before it died, or before its broker went away, is not counted; it is done all
-    the same, and the next round sees it.
+    Work that a task did before it died, or before its broker became unreachable, is not counted. It
+    is still done, and the next round sees it.
     """
 
     #: On the driver's clock.
     started_at_ms: int
     took_ms: int
-    #: Brokers that were looked at, and the addresses of those that were not or not to the end.
+    #: The number of brokers that answered, and the addresses of those that were not read
+    #: completely.
     brokers: int
     away: tuple[str, ...] = ()
-    #: Undecided ones that were read.
+    #: Undecided transactions that were read.
     seen: int = 0
-    #: Their next check lies ahead.
+    #: Their next check is not due yet.
     waiting: int = 0
     committed: int = 0
     rolled_back: int = 0
-    #: Producers' sockets took the check.
+    #: A producer's socket accepted the back-check.
     asked: int = 0
-    #: Due for a check, but nobody of their group is online.
+    #: Due for a back-check, but no producer of their group is online.
     no_producer: int = 0
-    #: Due for a check because no database that is configured has the ledger that they name.
+    #: Due for a back-check because no configured database has the ledger that they name.
     no_ledger: int = 0
-    #: Due for a check, but their group has had its share of this round.
+    #: Due for a back-check, but their group's budget for this round is used up.
     over_budget: int = 0
-    #: The broker is asking already, or has its hands full.
+    #: The broker is already asking, or is overloaded.
     busy: int = 0
-    #: They had moved on when the verdict came.
+    #: They had changed before the verdict arrived.
     stale: int = 0
     refused: int = 0
     parked: int = 0
-    #: Attempts of Spark sinks that were seen; rolled back are those with evidence against them.
+    #: Spark sink attempts that were seen. Those with evidence against them count as rolled back.
     attempts: int = 0
-    #: Nothing was done, by reason: what is wrong with the ledger, or with the broker.
+    #: Nothing was done, by reason: a fault of the ledger or of the broker.
     unknown: dict[str, int] = {}
 
     @property
     def unknown_total(self) -> int:
-        """All of which nothing is known."""
+        """All transactions whose outcome is unknown."""
         return sum(self.unknown.values())
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for a line of the log or of a table."""
+        """Plain values, for a log line or a table row."""
         return {
             **msgspec.structs.asdict(self),
             "away": list(self.away),

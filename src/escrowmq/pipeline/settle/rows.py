@@ -1,7 +1,7 @@
-"""The rows of a settle round: what goes into a task, and what comes out of it.  No Spark here.
+"""The rows that go into and come out of the tasks of a settle round. Nothing here needs Spark.
 
-A task's rows out are of several kinds with one schema, because they flow through one job: checks
-that are still to be sent, attempts of sinks, what was parked, and counts of all that was done.
+Output rows are of several kinds with one schema, because they flow through one job: back-checks
+still to be sent, sink attempts, parked transactions, and counts of all that was done.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 DUE = "due"
 DUE_UNANSWERED = "due_unanswered"
 PARK_REASON = "park_reason"
-#: What the rules call ``Due``, and two labels more.
+#: Two labels besides those of ``Due``.
 ATTEMPT = "attempt"
 NO_PRODUCER = "no_producer"
-#: Whether producers are to be asked only because no database here has the ledger that is named.
+#: Whether producers are asked only because no configured database has the named ledger.
 NO_LEDGER = "no_ledger"
 
-#: What is read of each transaction.
+#: The columns that are read of each transaction.
 READ_COLUMNS = (
     BROKER,
     AS_OF_MS,
@@ -55,7 +55,7 @@ READ_COLUMNS = (
     CHECKS_SENT,
     PRODUCERS_ONLINE,
 )
-#: What of that goes to the tasks, and what the rules say.
+#: The columns that go to the tasks: some of those above, and the results of the rules.
 SETTLE_COLUMNS = (
     BROKER,
     AS_OF_MS,
@@ -77,7 +77,7 @@ SETTLE_COLUMNS = (
 
 
 class Kind(StrEnum):
-    """What a report is of."""
+    """Kind of a report."""
 
     ASK = "ask"
     ATTEMPT = "attempt"
@@ -97,7 +97,7 @@ CAUSE = "cause"
 _FIELDS = {
     KIND: "string",
     BROKER: "string",
-    #: Checks of one lane share a budget: that is their producer group.
+    #: Back-checks of one lane share a budget. Their lane is their producer group.
     LANE: "string",
     HALF_OFFSET: "bigint",
     STATE_CODE: "int",
@@ -107,11 +107,11 @@ _FIELDS = {
     STORED_AT_MS: "bigint",
     TRANSACTION_ID: "string",
     PRODUCER_GROUP: "string",
-    #: Of a count: what was done, why it was not, and how often.
+    #: For a count: what was done or why not, and how often.
     WHAT: "string",
     REASON: "string",
     ROWS: "bigint",
-    #: Of look-ups: in which ledger, and what failed, in words; the reason is empty if nothing did.
+    #: For look-ups: the ledger and the error text. The reason is empty if nothing failed.
     LEDGER: "string",
     CAUSE: "string",
 }
@@ -121,14 +121,14 @@ SEEN = "seen"
 WAITING = "waiting"
 WITHOUT_DUE = "without_due"
 UNKNOWN = "unknown"
-#: Unknown too, because the broker could not be told, or did not answer.
+#: Also unknown, because the broker could not be told or did not answer.
 UNTOLD = "untold"
 ASKS_DUE = "asks_due"
 ASKS_SENT = "asks_sent"
 
 
 class Tally(NamedTuple):
-    """What is counted."""
+    """The key of a count."""
 
     broker: str
     #: An outcome of a verdict, or one of the words above.
@@ -140,7 +140,7 @@ Tallies = Counter[Tally]
 
 
 def arrow_schema() -> pa.Schema:
-    """The schema of reports, as Arrow has it."""
+    """The Arrow schema of reports."""
     import pyarrow as pa
 
     types = {"string": pa.string(), "bigint": pa.int64(), "int": pa.int32()}
@@ -148,7 +148,7 @@ def arrow_schema() -> pa.Schema:
 
 
 def reports(kind: Kind, rows: Iterable[Mapping[str, Any]], *, origin: str) -> pa.RecordBatch:
-    """Reports of one kind, each in a lane of its own; `origin` is the task's own word."""
+    """Make reports of one kind, each in its own lane; `origin` is unique to the task."""
     import pyarrow as pa
 
     made = [
@@ -159,7 +159,7 @@ def reports(kind: Kind, rows: Iterable[Mapping[str, Any]], *, origin: str) -> pa
 
 
 def counts(tallies: Tallies, *, origin: str) -> pa.RecordBatch:
-    """What was counted."""
+    """Make one report for each count."""
     rows = (
         {BROKER: tally.broker, WHAT: tally.what, REASON: tally.reason, ROWS: count}
         for tally, count in tallies.items()
@@ -168,7 +168,7 @@ def counts(tallies: Tallies, *, origin: str) -> pa.RecordBatch:
 
 
 def passed(batch: pa.RecordBatch, kind: Kind, *, origin: str) -> pa.RecordBatch:
-    """Rows that the next stage works on; checks stand in the lane of their producer group."""
+    """Rows for the next stage. The lane of a back-check is its producer group."""
     import pyarrow as pa
 
     schema, count = arrow_schema(), batch.num_rows

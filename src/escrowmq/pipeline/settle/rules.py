@@ -1,4 +1,4 @@
-"""The time rules as Spark Columns.  The rules themselves are ``transaction/rules.py``'s."""
+"""The time rules as Spark Columns. The rules themselves are in ``transaction/rules.py``."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ if TYPE_CHECKING:
 
 
 def due_column(half: HalfFacts, policy: CheckPolicy) -> Column:
-    """Return what each half is due for; the twin of ``due``."""
+    """Return what each half message is due for; the Column version of ``due``."""
     return label_column(half, policy, DUES)
 
 
 def label_column(half: HalfFacts, policy: CheckPolicy, table: Table[LabelT]) -> Column:
-    """Return the label of the first rule that holds for each half; the twin of ``label``.
+    """Return the label of the first rule that holds for each half; the Column version of ``label``.
 
-    There is no ``otherwise``: where no rule holds, the facts are broken, and the NULL shows it.
+    There is no ``otherwise``. Where no rule holds, the facts are broken, and the NULL shows it.
     """
-    # The first that is not NULL is the first rule that holds, because when() without otherwise()
-    # gives NULL where its rule does not hold.
+    # when() without otherwise() gives NULL where its rule does not hold, so the first value that is
+    # not NULL belongs to the first rule that holds.
     return F.coalesce(*(F.when(holds(half, policy), F.lit(label.value)) for label, holds in table))
 
 
 def check_wait_column(checks_sent: Column, policy: CheckPolicy) -> Column:
-    """Return the wait before the next check in whole ms (bigint); the twin of ``check_wait_ms``."""
+    """Return the wait before the next check in whole ms (bigint), like ``check_wait_ms``."""
     wait: Column = check_wait_ms(checks_sent, policy, least=_least, whole=_whole)
     return wait
 
@@ -39,5 +39,5 @@ def _least(column: Column, limit: int) -> Column:
 
 
 def _whole(column: Column) -> Column:
-    # Cuts towards zero, as int() does.
+    # Truncates toward zero, as int() does.
     return column.cast("bigint")

@@ -1,7 +1,8 @@
-"""One settle round: reads what is undecided, has it settled, and says what was done.
+"""One settle round: reads undecided transactions, settles them, and reports what was done.
 
-Runs on the driver.  A round may run twice, on two drivers at once, or be killed anywhere: verdicts
-name the version that they were computed from, and fences mean the same whoever writes them.
+Runs on the driver. A round may run twice, run on two drivers at once, or be killed at any point.
+That is safe because verdicts name the version that they were computed from, and a fence means the
+same no matter which driver writes it.
 """
 
 from __future__ import annotations
@@ -57,9 +58,9 @@ if TYPE_CHECKING:
 log = event_log(__name__)
 
 ASKS_MAX = 1_000
-"""Checks for one producer group in one round, if nobody says otherwise."""
+"""Default limit of back-checks for one producer group in one round."""
 ALERTS_MAX = 20
-"""Parked transactions that a round names in the log; all are counted."""
+"""How many parked transactions a round logs by name. All are counted."""
 
 _COUNTED = (
     SEEN,
@@ -74,30 +75,30 @@ _Report = Mapping[str, Any]
 def settle_round(
     spark: SparkSession, brokers: Sequence[str], ledgers: Ledgers, *, asks_max: int = ASKS_MAX
 ) -> RoundSummary:
-    """Run one round; whoever runs many keeps a ``Settling``."""
+    """Run one round. To run many, keep a ``Settling``."""
     return Settling(spark, ledgers, asks_max=asks_max).round(brokers)
 
 
 class Settling:
-    """Runs rounds, one after the other, on the driver."""
+    """Runs rounds, one after another, on the driver."""
 
     def __init__(self, spark: SparkSession, ledgers: Ledgers, *, asks_max: int = ASKS_MAX) -> None:
         self._ledgers = ledgers
         self._plan = Plan(spark, asks_max)
         self._reporter = LedgerReporter(ledgers.book)
-        #: Held by whoever asks the ledgers.
+        #: Held while the ledgers are asked.
         self._asking = threading.Lock()
 
     def round(self, brokers: Sequence[str]) -> RoundSummary:
-        """Look at everything undecided once, and do what the rules say now.
+        """Examine everything undecided once, and do what the rules say now.
 
-        With nothing due no Spark job runs.
-
-        A broker that is away, or goes away meanwhile, is left out; the summary names it.
+        If nothing is due, no Spark job runs. A broker that is unreachable, or becomes unreachable
+        during the round, is left out, and the summary names it.
 
         Raises:
-            ProtocolViolation: ``due_missing``: facts were broken; all others were settled.
-            Unavailable: ``round_failed``, if no broker is to blame.
+            ProtocolViolation: ``due_missing``, if facts were broken. All other transactions were
+                settled.
+            Unavailable: ``round_failed``, if no broker is the cause.
         """
         with self._asking:
             made = _Round(self._plan)
@@ -105,7 +106,7 @@ class Settling:
                 made.run(brokers, self._ledgers)
                 self._reporter.round_ended(made.read - made.away)
             finally:
-                # A round that failed tells most.
+                # Brokers need the report most when a round failed.
                 self._reporter.send(sorted(made.read))
         summary = made.summary()
         for facts in made.parked[:ALERTS_MAX]:
@@ -119,7 +120,7 @@ class Settling:
         return summary
 
     def report(self, brokers: Sequence[str]) -> None:
-        """Tell the brokers about the ledgers between two rounds, or while a long one runs."""
+        """Report the ledgers to the brokers between two rounds, or while a long round runs."""
         if self._asking.acquire(blocking=False):
             try:
                 self._ledgers.known()
@@ -130,28 +131,30 @@ class Settling:
 
 @dataclass
 class _Round:
-    """What is known while a round runs."""
+    """State of a running round."""
 
     plan: Plan
     started_at_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
     began_s: float = field(default_factory=time.monotonic)
     brokers: int = 0
-    #: By name, the addresses of those that answer; two with one name cannot be told apart.
+    #: Addresses by broker name. Brokers that share a name are left out: they cannot be told apart.
     homes: Mapping[str, str] = field(default_factory=dict)
-    #: By address their histories, seen before anything was read.
+    #: Histories by broker address, taken before any data was read.
     sights: Mapping[str, Sight] = field(default_factory=dict)
     attempts: int = 0
     away: set[str] = field(default_factory=set)
     counts: Counter[str] = field(default_factory=Counter)
     unknown: Counter[str] = field(default_factory=Counter)
     parked: list[_Report] = field(default_factory=list)
-    #: The brokers that answered.
+    #: Addresses of the brokers that answered.
     read: set[str] = field(default_factory=set)
 
     def run(self, addresses: Sequence[str], ledgers: Ledgers) -> None:
-        """Settle; without those who go away meanwhile, if the job fails for it.
+        """Settle.
 
-        Brokers where nothing is due are not read: what they hold is known to wait.
+        If the job fails because a broker became unreachable, run it again without that broker.
+
+        Brokers where nothing is due are not read, because all their transactions are known to wait.
         """
         standing = self._look_at(addresses)
         known: KnownLedgers | None = None
@@ -176,7 +179,7 @@ class _Round:
         from escrowmq.pipeline.settle.tasks import where
 
         ended = where(reports, KIND, Kind.LEDGER.value).to_pylist()
-        # Failures last: a ledger that one task did not reach counts as unreachable.
+        # Failures last: a ledger that any task could not reach counts as unreachable.
         for one in sorted(ended, key=lambda one: bool(one[REASON])):
             book.note_look_up(one[LEDGER], one[REASON], one[CAUSE])
         attempts = where(reports, KIND, Kind.ATTEMPT.value)
@@ -216,7 +219,7 @@ class _Round:
                 self.counts[report[WHAT]] += report[ROWS]
 
     def summary(self) -> RoundSummary:
-        """Say what was done."""
+        """Return the summary of the round."""
         return RoundSummary(
             started_at_ms=self.started_at_ms,
             took_ms=int((time.monotonic() - self.began_s) * 1_000),
@@ -230,10 +233,10 @@ class _Round:
 
 
 def _cause(error: Exception) -> str:
-    """The line that says it; Spark puts stack traces of two languages around it."""
+    """The line with the actual error; Spark surrounds it with stack traces of two languages."""
     lines = [line for line in str(error).splitlines() if line.strip()] or [repr(error)]
     traced = dropwhile(lambda line: not line.startswith("Traceback "), lines)
-    # A task's own error is the first line after its trace, which is indented.
+    # A task's own error is the first line after its stack trace that is not indented.
     raised = (line for line in islice(traced, 1, None) if not line[0].isspace())
     ours = (line for line in lines if "escrowmq.model.errors." in line)
     return next(chain(ours, raised), lines[0]).strip()

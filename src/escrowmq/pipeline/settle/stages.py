@@ -1,7 +1,8 @@
 """Settling as DataFrames: what each undecided transaction is due for, and what is done about it.
 
-Functions from DataFrames to DataFrames: no action and no session is here.  What tasks do is in
-``tasks.py``; a whole round is in ``settling.py``.  The rows are read once and flow through once:
+These are functions from DataFrames to DataFrames, without actions or a session. ``tasks.py`` holds
+what tasks do, and ``settling.py`` holds a whole round. The rows are read once and flow through
+once:
 
     undecided -> classified -> to_settle -> settled -> within_budget -> told
 """
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
     from escrowmq.transaction.rules import LabelT, Table
 
 _RANK = "rank"
-#: What something is done about.
+#: The labels that cause an action.
 _ACTED_ON = (Due.LOOK_UP.value, Due.PARK.value, Due.ASK.value, ATTEMPT)
 _TEXTS = (TRANSACTION_ID, PRODUCER_GROUP, LEDGER, DUE_UNANSWERED, PARK_REASON)
 
@@ -60,13 +61,14 @@ def due_columns(
     *,
     has_unnamed_ledger: bool = False,
 ) -> tuple[Column, ...]:
-    """What each transaction is due for, by its own broker's policy; of no DataFrame in particular.
+    """Return what each transaction is due for, by its own broker's policy.
 
-    A ledger that is not configured here counts as absent: the producers are asked, and a column
-    says so.  While a configured database has not said which ledger it has, none counts as absent:
-    it may be that one, and to ask would count checks against healthy transactions.
+    The Columns belong to no particular DataFrame. A ledger that is not configured here counts as
+    absent: the producers are asked, and a column says so. While a configured database has not said
+    which ledger it has, no ledger counts as absent. The database may hold that ledger, and asking
+    would count checks against healthy transactions.
 
-    Attempts of the Spark sink have no producer, and no time rule holds for them.
+    Attempts of the Spark sink have no producer, and no time rule applies to them.
     """
     is_known = F.col(LEDGER).isin(list(ledger_uuids))
     if has_unnamed_ledger:
@@ -96,7 +98,7 @@ def due_columns(
 
 
 def task_columns() -> tuple[Column, ...]:
-    """The columns that a task needs; of those that it only counts, no texts."""
+    """The columns that a task needs. Rows that it only counts carry no strings."""
     is_acted_on = F.col(DUE).isin(*_ACTED_ON)
     return tuple(
         F.when(is_acted_on, F.col(name)).alias(name) if name in _TEXTS else F.col(name)
@@ -105,25 +107,25 @@ def task_columns() -> tuple[Column, ...]:
 
 
 def classified(undecided: DataFrame, due: Sequence[Column]) -> DataFrame:
-    """Add what each is due for."""
+    """Add what each transaction is due for."""
     return undecided.select("*", *due)
 
 
 def to_settle(due: DataFrame, columns: Sequence[Column]) -> DataFrame:
-    """Keep what a task needs."""
+    """Keep the columns that a task needs."""
     return due.select(*columns)
 
 
 def settled(due: DataFrame, task: SettleTask) -> DataFrame:
-    """Look up, decide and park, from the executors; what is to be asked about passes through."""
+    """Look up, decide and park on the executors. Rows that need a back-check pass through."""
     return due.mapInArrow(task, REPORT_SCHEMA)
 
 
 def within_budget(reports: DataFrame, asks_max: int) -> DataFrame:
-    """Keep the checks that were due first, so many for each producer group of each broker.
+    """Keep the first `asks_max` due back-checks for each producer group of each broker.
 
-    Producers queue few checks and drop the rest.  Reports that are no checks stand in lanes of
-    their own, so that all of them stay.
+    Producers queue few back-checks and drop the rest. Reports of other kinds have a lane each, so
+    all of them are kept.
     """
     longest_due_first = Window.partitionBy(BROKER, LANE).orderBy(WAIT_MS, HALF_OFFSET)
     ranked = reports.withColumn(_RANK, F.row_number().over(longest_due_first))
@@ -131,5 +133,5 @@ def within_budget(reports: DataFrame, asks_max: int) -> DataFrame:
 
 
 def told(reports: DataFrame, task: TellTask) -> DataFrame:
-    """Tell the brokers what to do, from the executors; reports of other kinds pass through."""
+    """Send verdicts to the brokers from the executors. Reports of other kinds pass through."""
     return reports.mapInArrow(task, REPORT_SCHEMA)

@@ -1,7 +1,7 @@
-"""What the tasks of a settle round do: look up, tell the brokers, report.  Runs on executors.
+"""The tasks of a settle round: look up, tell the brokers, report. They run on executors.
 
-A task may run twice, or die anywhere: what it tells a broker names the version that it was
-computed from, and what it writes into a ledger is a fence that anybody would have written.
+A task may run twice or die at any point. That is safe because verdicts name the version that they
+were computed from, and the fences that a task writes into a ledger are the same from any task.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from escrowmq.transaction.rules import Due
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
 
-#: What the rows of a due are counted as; one without a due is a mistake.
+#: What the rows of each due are counted as. A row without a due is an error.
 _COUNTED = (
     (Due.WAIT.value, WAITING),
     (Due.NOTHING.value, WAITING),
@@ -55,17 +55,17 @@ _COUNTED = (
 
 @dataclass(frozen=True)
 class SettleTask:
-    """For ``mapInArrow``: decides and parks, and passes on what is to be asked about.
+    """For ``mapInArrow``: decides and parks, and passes on rows that need a back-check.
 
-    Made on the driver, pickled to the tasks; the databases' URLs go with it and show nowhere.
+    Made on the driver and pickled to the tasks, with the databases' URLs, which are never shown.
     """
 
     ledgers: KnownLedgers = field(repr=False)
-    #: By broker its history, seen before the facts were read.
+    #: Each broker's history, taken before the facts were read.
     sights: Mapping[str, Sight] = field(default_factory=dict)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Work through one partition."""
+        """Process one partition."""
         origin, numbers = uuid4().hex, count()
         tallies = Tallies()
         with (
@@ -103,14 +103,14 @@ class SettleTask:
 
 @dataclass(frozen=True)
 class TellTask:
-    """For ``mapInArrow``: one verdict on all reports of a kind; all others pass through."""
+    """For ``mapInArrow``: sends one verdict on all reports of a kind. The others pass through."""
 
     verdict: VerdictKind
     kind: Kind
     sights: Mapping[str, Sight] = field(default_factory=dict)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Work through one partition."""
+        """Process one partition."""
         tallies = Tallies()
         with Verdicts(tallies, self.sights) as verdicts:
             for batch in batches:
@@ -125,7 +125,7 @@ class TellTask:
 
 
 def where(batch: pa.RecordBatch, name: str, value: str | None, *, is_so: bool = True) -> Any:  # noqa: ANN401 - as it comes
-    """The rows with this value, or with any other, of a batch or a table."""
+    """The rows of a batch or a table with this value, or with any other value."""
     import pyarrow.compute as pc  # type: ignore[import-untyped]  # it brings no types
 
     held = batch.column(name)
@@ -135,7 +135,7 @@ def where(batch: pa.RecordBatch, name: str, value: str | None, *, is_so: bool = 
 
 
 def _count(tallies: Tallies, rows: pa.RecordBatch, what: str) -> None:
-    """Count rows, by their brokers."""
+    """Count rows by broker."""
     found: list[dict[str, Any]] = rows.column(BROKER).value_counts().to_pylist()
     for one in found:
         tallies[Tally(one["values"], what)] += one["counts"]

@@ -1,7 +1,7 @@
-"""Tells brokers what to do about transactions, in full requests, and counts how that ended.
+"""Sends verdicts to brokers in full requests, and counts their outcomes.
 
-A broker that cannot be reached is not asked again by the same task: what it was to be told is
-counted as unknown, and the next round looks again.
+A task does not try an unreachable broker again. It counts the broker's verdicts as unknown, and the
+next round looks again.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 
 VERDICT = "verdict"
 OUTCOME = "outcome"
-#: Parked transactions that one task reports by name; all are counted.
+#: How many parked transactions one task reports by name. All are counted.
 PARKED_MAX = 20
 BROKER_FAILED = "broker_failed"
 
 _SENT = (HALF_OFFSET, VERDICT, STATE_CODE, CHECKS_SENT, REASON)
-#: The names that the request has for these columns.
+#: The request's names for these columns.
 _FIELDS = list(VerdictRow.__struct_fields__)
 _KEPT = (*_SENT, TRANSACTION_ID, PRODUCER_GROUP, AGE_MS)
 
@@ -50,14 +50,14 @@ class Verdicts:
 
     def __init__(self, tallies: Tallies, sights: Mapping[str, Sight]) -> None:
         self._tallies = tallies
-        #: By broker its history, seen before the facts were read.
+        #: Each broker's history, taken before the facts were read.
         self._sights = sights
         self._calls: dict[str, OwnCalls] = {}
         self._open = ExitStack()
         self._waiting: dict[str, list[pa.RecordBatch]] = defaultdict(list)
-        #: By broker why nothing more is sent there.
+        #: Why nothing more is sent to a broker, by broker.
         self._away: dict[str, str] = {}
-        #: Some of those that were parked: what an alert says of them.
+        #: Some of the parked transactions, with the facts for an alert.
         self.parked: list[dict[str, Any]] = []
 
     def __enter__(self) -> Self:
@@ -67,14 +67,14 @@ class Verdicts:
         self._open.close()
 
     def put_all(self, rows: pa.RecordBatch, kind: VerdictKind, reason: str = "") -> None:
-        """The same verdict on all of them; `reason` is the column that says why."""
+        """Give all rows the same verdict; `reason` names the column that says why."""
         reasons = rows.column(reason).to_pylist() if reason else [None] * rows.num_rows
         self.put(rows, [kind.value] * rows.num_rows, reasons)
 
     def put(
         self, rows: pa.RecordBatch, verdicts: Sequence[str | None], reasons: Sequence[str | None]
     ) -> None:
-        """Verdicts on rows, none where it is null; they are sent when a request is full."""
+        """Queue verdicts on rows, skipping nulls. They are sent when a request is full."""
         import pyarrow as pa
         import pyarrow.compute as pc  # type: ignore[import-untyped]  # it brings no types
 
@@ -90,7 +90,7 @@ class Verdicts:
             self._send(broker, is_last=False)
 
     def flush(self) -> None:
-        """Send what is left."""
+        """Send the remaining verdicts."""
         for broker in self._waiting:
             self._send(broker, is_last=True)
 

@@ -1,1 +1,1 @@
-"""``df.write`` and ``writeStream``: each row a message, exactly once."""
+"""``df.write`` and ``writeStream``: each row becomes a message, exactly once."""

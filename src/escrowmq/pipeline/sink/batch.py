@@ -1,8 +1,8 @@
 """``df.write.format("escrowmq")``: one batch of messages, written exactly once.
 
-Tasks hold their rows as half messages, each call of ``write`` as an attempt of its own.  The
-driver's ``commit`` then decides once, for all attempts that succeeded: retried, speculative and
-failed ones are not among them and never become visible.
+Tasks hold their rows as half messages. Each call of ``write`` is a separate attempt. The driver's
+``commit`` then decides once, for all attempts that succeeded. Retried, speculative and failed
+attempts are not among them and never become visible.
 """
 
 from __future__ import annotations
@@ -45,27 +45,27 @@ log = event_log(__name__)
 OPTIONS = ("broker", "topic", "appId", "batchId", "timeoutMs")
 TIMEOUT_MS = 60_000
 PLAIN_APP = "spark"
-"""The app id of plain writes without one: their batches have names that nobody else makes."""
+"""The app id of plain writes without one. Their batches have unique names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
-    """What both writers are told."""
+    """The options of both writers."""
 
     addresses: tuple[str, ...]
-    #: Of all rows; empty if a column says it.
+    #: The topic of all rows; empty if a column names it.
     topic: str
     app_id: str
-    #: Whether the user chose it: then what was written under it counts.
+    #: Whether the user chose the app id. Then earlier batches under it count.
     has_app_id: bool
     batch_name: str
-    #: Whether the user chose it: then another write may come with the same one.
+    #: Whether the user chose the name. Then another write may use the same one.
     has_batch_name: bool
     timeout_ms: int
 
 
 def read_options(given: Mapping[str, str], *, is_stream: bool) -> SinkOptions:
-    """Check the options."""
+    """Parse and check the options."""
     options = Options(given, OPTIONS)
     addresses = options.brokers()
     if len(addresses) > BROKERS_MAX:
@@ -90,9 +90,9 @@ def read_options(given: Mapping[str, str], *, is_stream: bool) -> SinkOptions:
 def check(
     schema: StructType, options: SinkOptions, *, overwrite: bool, is_stream: bool = False
 ) -> None:
-    """Refuse what cannot be written."""
+    """Refuse a write that is not possible."""
     if overwrite and is_stream:
-        # Spark calls it an overwrite when each batch replaces the last one's result.
+        # Spark calls it an overwrite when each batch replaces the result of the last one.
         allowed = 'append: messages cannot be overwritten; write with .outputMode("append")'
         raise bad_option("outputMode", allowed, "complete")
     if overwrite:
@@ -106,14 +106,17 @@ def check(
 def writer(
     options: Mapping[str, str], schema: StructType, *, overwrite: bool
 ) -> DataSourceArrowWriter:
-    """A writer; on the driver, once for each write."""
+    """Return a writer. Spark calls this on the driver, once for each write."""
     chosen = read_options(options, is_stream=False)
     check(schema, chosen, overwrite=overwrite)
     return PlainWriter(chosen)
 
 
 class PlainWriter(DataSourceArrowWriter):
-    """Made on the driver; pickled to the tasks, and to the process that commits."""
+    """The writer of a batch.
+
+    Made on the driver; pickled to the tasks and to the committing process.
+    """
 
     rows_max = REQUEST_ROWS_MAX
 
@@ -128,7 +131,7 @@ class PlainWriter(DataSourceArrowWriter):
         )
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        """Hold the rows of one partition; in a task, once for each of its tries."""
+        """Hold the rows of one partition. Runs in a task, once for each attempt."""
         run = self._run
         if self._options.has_batch_name:
             run = replace(run, query_id=query_of_named_batch())
@@ -136,21 +139,21 @@ class PlainWriter(DataSourceArrowWriter):
         return write_attempt(self._options, self._brokers, attempt, iterator, self.rows_max)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Make the batch visible; beside the driver, once all tasks are done."""
+        """Make the batch visible. Runs beside the driver, after all tasks are done."""
         batch, written = self._options.batch_name, written_of(messages)
         run = written[0].attempt.run if written else self._run
         commit(self._options, self._brokers, run, batch, written)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Roll back what was not committed; beside the driver, also after a failed commit."""
+        """Roll back undecided attempts. Runs beside the driver, also after a failed commit."""
         roll_back(self._options, self._brokers.home, written_of(messages))
 
 
-# What plain writes and streams have in common.
+# Shared by plain writes and streams.
 
 
 def new_attempt(run: SinkRun, batch: int | str) -> SinkAttempt:
-    """An attempt that nobody else makes; in a task."""
+    """A new attempt with a unique id. Runs in a task."""
     context = TaskContext.get()
     assert context is not None, "tasks have a context"
     return SinkAttempt(
@@ -159,7 +162,7 @@ def new_attempt(run: SinkRun, batch: int | str) -> SinkAttempt:
 
 
 def brokers_of(options: SinkOptions) -> SinkBrokers:
-    """Where it is written to, and who decides; on the driver."""
+    """The brokers of the write, and which of them decides. Runs on the driver."""
     app_id = options.app_id if options.has_app_id else None
     return find_brokers(options.addresses, app_id, options.topic, options.timeout_ms)
 
@@ -171,7 +174,7 @@ def write_attempt(
     batches: Iterator[Any],
     rows_max: int,
 ) -> Written:
-    """Hold these rows; in a task."""
+    """Hold these rows. Runs in a task."""
     with ExitStack() as opened:
         home, *others = (
             (broker, opened.enter_context(SinkCalls(broker.address, options.timeout_ms)))
@@ -196,11 +199,11 @@ def commit(
     batch: int | str,
     written: Sequence[Written],
 ) -> None:
-    """Decide the batch, once; that it is done already is as good."""
+    """Decide the batch, once. A batch that is already decided is a success."""
     content = content_of((one.row_count, one.row_sum) for one in written)
     made = SinkBatch(run, batch, content if options.has_batch_name else "")
     if not options.has_app_id:
-        # No other write has this name, so that no broker can know it.
+        # This batch name is unique, so the other brokers cannot know it.
         brokers = SinkBrokers(brokers.home)
     with SinkCalls(brokers.home.address, options.timeout_ms) as calls:
         outcome = decide(calls, made, written, options.timeout_ms, brokers)
@@ -209,15 +212,15 @@ def commit(
 
 
 def roll_back(options: SinkOptions, home: SinkBroker, written: Sequence[Written]) -> None:
-    """Give up these attempts; if that fails, they are found later."""
+    """Roll back these attempts. If that fails, settle finds them later."""
     try:
         with SinkCalls(home.address, options.timeout_ms) as calls:
             give_up(calls, written)
     except EscrowError as error:
-        # Raised, it would hide why the write was aborted.
+        # Raising this error would hide why the write was aborted.
         log.warning("attempts_left_behind", extra={"attempts": len(written), "why": str(error)})
 
 
 def written_of(messages: Sequence[WriterCommitMessage | None]) -> list[Written]:
-    """What the tasks told; those that failed told nothing."""
+    """The results of the tasks. Failed tasks have none."""
     return [message for message in messages if isinstance(message, Written)]

@@ -1,7 +1,7 @@
-"""The brokers of a write, and which of them decides: found before anything is written.
+"""Finds the brokers of a write, and which of them decides, before anything is written.
 
-The home of an app id is the broker that has decided its batches so far.  Only there it is known
-which batches were written: so another one must not take over.
+The home of an app id is the broker that has decided its batches so far. Only the home knows which
+batches were written, so another broker must not take over.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ BROKERS_MAX = 64
 
 @dataclass(frozen=True, slots=True)
 class SinkBrokers:
-    """Where a write goes."""
+    """The brokers of a write."""
 
-    #: The one that decides.
+    #: The broker that decides.
     home: SinkBroker
     others: tuple[SinkBroker, ...] = ()
-    #: Where home's log ended when it was asked; 0 for a write without an app id, which has no
+    #: The end of the home's log when it was asked; 0 for a write without an app id, which has no
     #: earlier runs.
     opened_at: int = 0
 
     @property
     def all(self) -> tuple[SinkBroker, ...]:
-        """Home first."""
+        """All brokers, home first."""
         return (self.home, *self.others)
 
 
 class Known(NamedTuple):
-    """What a broker says of an app id."""
+    """What a broker knows about an app id."""
 
     broker: SinkBroker
-    #: Whether it has decided for it, or holds what it would decide about.
+    #: Whether it has decided for the app id, or holds attempts that it would decide.
     is_home: bool
-    #: Other brokers that decide about what it holds.
+    #: Other brokers that decide about parts that it holds.
     homes: frozenset[str]
     log_end: int = 0
 
@@ -51,10 +51,10 @@ class Known(NamedTuple):
 def find_brokers(
     addresses: Sequence[str], app_id: str | None, topic: str, timeout_ms: int
 ) -> SinkBrokers:
-    """Ask all of them.
+    """Ask all brokers.
 
-    Without an app id nothing is ever written twice under one name, and any home is as good.  A
-    topic that is given must be there at all of them.
+    Without an app id every batch has a unique name, so any broker can be home. If a topic is given,
+    all brokers must have it.
     """
     if len(addresses) == 1:
         return _alone(addresses[0], app_id, timeout_ms)
@@ -71,7 +71,7 @@ def find_brokers(
 
 
 def _alone(address: str, app_id: str | None, timeout_ms: int) -> SinkBrokers:
-    """A broker that has all of a write: nobody needs its name."""
+    """The only broker of a write, whose name is not needed."""
     if app_id is None:
         return SinkBrokers(SinkBroker("", address))
     with SinkCalls(address, timeout_ms) as calls:
@@ -87,7 +87,7 @@ def _ask(calls: SinkCalls, name: str, app_id: str | None) -> Known:
 
 
 def refuse_twins(brokers: Sequence[SinkBroker]) -> None:
-    """A part names its home, so that names must tell brokers apart."""
+    """Refuse two brokers with one name: a part names its home, so names must be unique."""
     addresses: dict[str, str] = {}
     for name, address in brokers:
         if name in addresses:
@@ -120,7 +120,7 @@ def home_of(app_id: str, known: Sequence[Known]) -> Known:
             brokers=sorted(missing),
         )
     if named and not homes:
-        # Home opens an attempt before any other broker holds a part of it.
+        # The home opens an attempt before any other broker holds a part of it.
         raise RequestRefused(
             "home_broker_set_back",
             "it was restored, or made anew, and knows nothing of this app id: choose another one",

@@ -1,7 +1,7 @@
-"""What the sink asks of a broker: each request may be repeated, and is, for a bounded time.
+"""The sink's requests to a broker, each repeated for a limited time.
 
-Half messages are numbered, a batch is decided once, and what is committed cannot be rolled back.
-So an answer that was lost is simply asked for again.
+Repeating is safe: half messages are numbered, a batch is decided once, and a committed transaction
+cannot be rolled back. So if an answer is lost, the request is sent again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ T = TypeVar("T")
 class SinkCalls:
     """A connection to a broker.
 
-    Threads take turns: a task asks for topics while its rows are on their way.
+    Threads take turns, because a task asks for topics while its rows are being sent.
     """
 
     def __init__(self, address: str, timeout_ms: int) -> None:
@@ -51,7 +51,7 @@ class SinkCalls:
         self._calls.close()
 
     def name(self) -> str:
-        """What the broker calls itself."""
+        """The broker's own name."""
         name: str = self._patiently(lambda: self._calls.call(OwnCode.STATUS)).header.broker
         return name
 
@@ -60,7 +60,7 @@ class SinkCalls:
         return self._patiently(lambda: list(self._calls.rows(OwnCode.LIST_TOPICS)))
 
     def hold(self, held_as: HeldAs, number: int, batch: Any) -> int:  # noqa: ANN401 - an Arrow batch
-        """Hold half messages, durably; the first one's half offset."""
+        """Hold half messages durably, and return the half offset of the first."""
         header = HoldHeader(
             producer_group=held_as.producer_group,
             transaction_id=held_as.transaction_id,
@@ -73,7 +73,10 @@ class SinkCalls:
         return half_offset
 
     def decide(self, made: SinkBatch, written: Sequence[Written]) -> str:
-        """Commit these attempts, all or none: ``decided``, or ``already_done`` if they were not."""
+        """Commit these attempts, all or none.
+
+        Return ``decided``, or ``already_done`` if not committed.
+        """
         attempts_max = OWN_REQUESTS[OwnCode.DECIDE_BATCH].rows_max
         held = [one for one in written if one.rows]
         if len(held) > attempts_max:
@@ -89,7 +92,7 @@ class SinkCalls:
             batch_name=made.name,
             by=by(made.run),
             content=made.content,
-            # Spark numbers all batches of a query, and all of them are decided, the empty ones too.
+            # Spark numbers all batches of a query without gaps, and empty batches are decided too.
             is_gapless=made.number is not None,
         )
         rows = [
@@ -105,12 +108,12 @@ class SinkCalls:
         return outcome
 
     def roll_back(self, written: Sequence[Written]) -> None:
-        """Roll back what is not decided of these attempts; what is committed stays so."""
+        """Roll back the undecided ones of these attempts. Committed ones stay committed."""
         held = {one.head: one for one in written if one.rows}
         if not held:
             return
         listing = ListTransactionsHeader(start=min(held), end=max(held) + 1)
-        # Asked first: to contradict a decision would raise an alert.
+        # List them first, because contradicting a decision would raise an alert.
         listed = self._patiently(lambda: list(self._calls.rows(OwnCode.LIST_TRANSACTIONS, listing)))
         undecided = [held[row.half_offset] for row in listed if row.half_offset in held]
         self.decide_each(
@@ -119,13 +122,16 @@ class SinkCalls:
         )
 
     def decide_each(self, decisions: Sequence[DecisionRow], who: str) -> None:
-        """Decide transactions, each on its own; those that are decided stay as they are."""
+        """Decide transactions one by one.
+
+        Transactions that are already decided stay as they are.
+        """
         header, rows_max = ByHeader(by=who), OWN_REQUESTS[OwnCode.DECIDE_MANY].rows_max
         for start in range(0, len(decisions), rows_max):
             rows = decisions[start : start + rows_max]
             self._patiently(lambda rows=rows: self._calls.call(OwnCode.DECIDE_MANY, header, rows))  # type: ignore[misc]  # mypy cannot tell the type
 
-    # Over several brokers.
+    # For writes to several brokers.
 
     def standing(self, producer_group: str) -> tuple[bool, frozenset[str], int]:
         """Whether a group is known, which other brokers decide for its app id, and the log end."""
@@ -136,7 +142,7 @@ class SinkCalls:
     def find(
         self, producer_group: str, sought: Sequence[SoughtAttemptRow]
     ) -> Iterable[FoundAttemptRow]:
-        """How it stands with attempts of one group, in their order."""
+        """The states of attempts of one group, in their order."""
         header = FindAttemptsHeader(producer_group=producer_group)
         rows_max = OWN_REQUESTS[OwnCode.FIND_ATTEMPTS].rows_max
         for start in range(0, len(sought), rows_max):
@@ -145,9 +151,10 @@ class SinkCalls:
             yield from self._patiently(ask).rows
 
     def judge(self, made: SinkBatch, home: str = "") -> str:
-        """What the broker would say of this batch: new, done by this query, or another one's.
+        """The broker's judgment of this batch: new, done by this query, or another query's.
 
-        If it decides for this app id; else, of what it holds for this home.
+        Without `home`, for a broker that decides for this app id. With `home`, for the parts that
+        it holds for that home.
         """
         header = FindAttemptsHeader(
             producer_group=f"{made.run.producer_group}{HOME_MARK}{home}"
@@ -177,7 +184,7 @@ class SinkCalls:
 
 
 def by(run: SinkRun) -> str:
-    """Who decides, for the record."""
+    """The name of the decider, for the record."""
     return f"sink {run.app_id} {run.run}"
 
 

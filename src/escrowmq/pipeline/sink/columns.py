@@ -1,4 +1,4 @@
-"""Which columns the sink takes: checked on the driver, before anything is written."""
+"""Checks the columns of a DataFrame on the driver, before anything is written."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BORN_AT_MS = "born_at_ms"
 
 
 def check_columns(schema: StructType, *, has_topic: bool) -> None:
-    """Refuse a DataFrame that cannot be messages; ``has_topic`` says that an option names one."""
+    """Refuse columns that cannot become messages; ``has_topic`` says that an option names one."""
     kinds = _kinds()
     allowed = ", ".join(f"{name} ({kind})" for name, (kind, _) in kinds.items())
     for field in schema.fields:
@@ -45,7 +45,7 @@ def check_columns(schema: StructType, *, has_topic: bool) -> None:
 
 
 def _kinds() -> dict[str, tuple[str, Callable[[DataType], bool]]]:
-    from pyspark.sql import types as T  # noqa: N812 - as everybody calls it
+    from pyspark.sql import types as T  # noqa: N812 - the usual name
 
     def is_text(kind: DataType) -> bool:
         return isinstance(kind, T.StringType)
@@ -57,7 +57,7 @@ def _kinds() -> dict[str, tuple[str, Callable[[DataType], bool]]]:
         return isinstance(kind, T.IntegralType)
 
     def is_instant(kind: DataType) -> bool:
-        # A timestamp_ntz has no time zone, so it names no instant.
+        # A timestamp_ntz has no time zone, so it is not an instant.
         return isinstance(kind, T.TimestampType)
 
     def is_texts(kind: DataType) -> bool:

@@ -1,6 +1,7 @@
-"""What a writer says of the rows of a batch with a name, so that the same rows are recognized.
+"""A fingerprint of the rows of a named batch, by which the same rows are recognized.
 
-It depends neither on the order of the rows nor on their partitions: a repetition may have others.
+It does not depend on the order of the rows or on their partitions, because a repetition may have
+others.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _MODULUS = 2 ** (8 * _BYTES)
 
 
 class RowSum:
-    """The rows of one attempt: how many, and the sum of their hashes."""
+    """The row count of one attempt, and the sum of the rows' hashes."""
 
     def __init__(self, topic: str) -> None:
         self._topic = topic.encode()
@@ -25,11 +26,11 @@ class RowSum:
         self.total = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Add rows, as the DataFrame has them."""
+        """Add rows of the DataFrame."""
         names = sorted(batch.schema.names)
         columns = [_values(batch.column(name)) for name in names]
         for values in zip(*columns, strict=True):
-            # A column without a value says as much as no column.
+            # A null counts the same as a missing column.
             given = [
                 (name, _plain(value))
                 for name, value in zip(names, values, strict=True)
@@ -41,7 +42,7 @@ class RowSum:
 
 
 def content_of(sums: Iterable[tuple[int, int]]) -> str:
-    """The content of a batch, from the rows and the sums of its attempts."""
+    """The fingerprint of a batch, from the row counts and sums of its attempts."""
     counted = list(sums)
     rows = sum(rows for rows, _ in counted)
     total = sum(total for _, total in counted) % _MODULUS
@@ -49,7 +50,10 @@ def content_of(sums: Iterable[tuple[int, int]]) -> str:
 
 
 def _values(column: pa.Array) -> list[Any]:
-    """The values of a column; a timestamp as a number, which is the same in every time zone."""
+    """The values of a column.
+
+    A timestamp becomes a number, which is the same in every time zone.
+    """
     import pyarrow as pa
 
     if pa.types.is_timestamp(column.type):
@@ -59,7 +63,7 @@ def _values(column: pa.Array) -> list[Any]:
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 - whatever a column has
-    """A text and its bytes are the same message, and the entries of a map have no order."""
+    """Normalize a value: a string equals its bytes, and the entries of a map have no order."""
     if isinstance(value, str):
         return value.encode()
     if isinstance(value, list):

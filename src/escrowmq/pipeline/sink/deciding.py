@@ -1,6 +1,7 @@
-"""The driver's end of a batch: one decision at home, and that carried to the other brokers.
+"""The driver's end of a batch: one decision at home, carried to the other brokers.
 
-Whatever is left undone after the decision, settle does: the names of a part tell where to ask.
+Settle completes whatever is left undone after the decision: the name of a part tells which home to
+ask.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from escrowmq.transaction.states import State
 log = event_log(__name__)
 
 CARRY_MS = 5_000
-"""How long the driver tries to learn of a decision and to carry it: then settle does it."""
+"""How long the driver tries to read a decision and carry it. After that, settle does it."""
 THREADS_MAX = 8
 
 Parts = Mapping[SinkBroker, Sequence[Part]]
@@ -34,12 +35,15 @@ def decide(
     timeout_ms: int,
     brokers: SinkBrokers,
 ) -> str:
-    """Commit these attempts, all or none: ``decided``, or ``already_done`` if they were not."""
+    """Commit these attempts, all or none.
+
+    Return ``decided``, or ``already_done`` if not committed.
+    """
     parts = _by_broker(written)
     refused = check(parts, timeout_ms) or forgotten(made, brokers, timeout_ms)
     judged = "new" if refused is None else home.judge(made)
     if judged == "done":
-        # Settle has seen it before us, and has begun to roll back what nobody needs.
+        # Settle was faster, and has begun to roll back superseded attempts.
         home.roll_back(written)
         outcome = "already_done"
     elif refused is None or judged in {"taken", "expired"}:
@@ -52,7 +56,7 @@ def decide(
 
 
 def give_up(home: SinkCalls, written: Sequence[Written]) -> None:
-    """Roll back what is not decided of these attempts; what is committed stays so, everywhere."""
+    """Roll back the undecided ones of these attempts. Committed ones stay committed everywhere."""
     home.roll_back(written)
     carry(home, written)
 
@@ -61,9 +65,10 @@ def give_up(home: SinkCalls, written: Sequence[Written]) -> None:
 
 
 def check(parts: Parts, timeout_ms: int) -> RequestRefused | None:
-    """What is wrong with a part, if one is not there as it was reported.
+    """Return an error if a part is not as its task reported it.
 
-    None of them can go between this and the decision: only the decision at home ends them.
+    A part cannot disappear between this check and the decision, because only the decision at home
+    ends it.
     """
     for broker, its in parts.items():
         with SinkCalls(broker.address, timeout_ms) as calls:
@@ -75,9 +80,10 @@ def check(parts: Parts, timeout_ms: int) -> RequestRefused | None:
 
 
 def forgotten(made: SinkBatch, brokers: SinkBrokers, timeout_ms: int) -> RequestRefused | None:
-    """Why a batch cannot be decided that home does not know: another broker committed its part.
+    """Return an error if another broker has committed a part of this batch.
 
-    It did so after home had decided, so that home was set back since.
+    It did so after the home had decided. If the home does not know the batch, it was restored
+    since.
     """
     for broker in brokers.others:
         with SinkCalls(broker.address, timeout_ms) as calls:
@@ -95,7 +101,7 @@ def forgotten(made: SinkBatch, brokers: SinkBrokers, timeout_ms: int) -> Request
 
 
 def difference(part: Part, found: FoundAttemptRow) -> RequestRefused | None:
-    """Why a batch with this part cannot be decided; None if it can."""
+    """Return why a batch with this part cannot be decided, or None if it can."""
     facts = {"attempt": part.held_as.transaction_id, "broker": part.broker.name}
     if found.state != State.PREPARED.label:
         state = found.state or "unknown"
@@ -112,10 +118,10 @@ def difference(part: Part, found: FoundAttemptRow) -> RequestRefused | None:
 
 
 def carry(home: SinkCalls, written: Sequence[Written]) -> None:
-    """Have the parts elsewhere become what became of the attempts at home, as far as that goes.
+    """End the parts at other brokers as the attempts ended at home, as far as possible.
 
-    Asked, and not taken from the outcome: an answer that was lost and asked for again says that
-    the batch was done before, and these attempts may be those that did it.
+    The home is asked, because the outcome is not reliable. After a lost answer, the repeated
+    request reports that the batch was done before, and these attempts may be the ones that did it.
     """
     split = [one for one in written if one.elsewhere]
     if not split:
@@ -138,7 +144,7 @@ def carry(home: SinkCalls, written: Sequence[Written]) -> None:
 def fates(
     written: Sequence[Written], found: Iterable[FoundAttemptRow]
 ) -> dict[SinkBroker, list[DecisionRow]]:
-    """What to tell each broker, given what became of the attempts at home."""
+    """The decisions for each broker, from the states of the attempts at home."""
     decisions: dict[SinkBroker, list[DecisionRow]] = defaultdict(list)
     for one, at_home in zip(written, found, strict=True):
         verdict = fate(at_home.state)
@@ -150,7 +156,7 @@ def fates(
 
 
 def carry_to(broker: SinkBroker, decisions: Sequence[DecisionRow], who: str) -> None:
-    """Tell one broker; for a while, and then settle does it."""
+    """Send decisions to one broker for a limited time. After that, settle does it."""
     try:
         with SinkCalls(broker.address, CARRY_MS) as calls:
             calls.decide_each(decisions, who)
@@ -169,5 +175,5 @@ def _by_broker(written: Sequence[Written]) -> Parts:
 
 def _found(calls: SinkCalls, parts: Sequence[Part]) -> Iterable[FoundAttemptRow]:
     sought = [SoughtAttemptRow(part.head, part.held_as.transaction_id) for part in parts]
-    # All of one write, with one home: so of one group.
+    # All parts are of one write with one home, so they have one group.
     return calls.find(parts[0].held_as.producer_group, sought)

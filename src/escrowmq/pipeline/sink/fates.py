@@ -1,7 +1,7 @@
-"""What becomes of the parts that an attempt has at other brokers than its home: what became of it.
+"""Decides how parts of an attempt at other brokers end: as the attempt ended at its home.
 
-Nothing else decides about a part: neither its age nor what its own broker knows of batches.  As
-long as the home has not decided, or does not answer, it waits.
+Nothing else decides about a part, neither its age nor what its own broker knows of batches. A part
+waits as long as its home has not decided or does not answer.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ _FATES = {
 
 
 def fate(state_at_home: str | None) -> VerdictKind | None:
-    """What is to be done with a part; None if it waits."""
+    """The verdict on a part; None if it waits."""
     return None if state_at_home is None else _FATES.get(state_at_home)
 
 
 def verdict_on_part(state_at_home: str | None, age_ms: int) -> VerdictKind | None:
-    """The same if its home was asked long after the attempt was written.
+    """The verdict on a part whose home was asked long after the attempt was written.
 
-    A home that does not know it, or no more, may have committed it or not: it is never delivered
-    by a guess.  It is left for a day, as attempts are, and then kept for a person.
+    If the home does not know the attempt, or no longer knows it, the outcome is unknown. A guess
+    must never deliver the part. It waits for a day, like other attempts, and is then parked for a
+    person.
     """
     if state_at_home is None:
         return VerdictKind.PARK if age_ms >= AGE_MS_MAX else None

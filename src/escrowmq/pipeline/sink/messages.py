@@ -1,6 +1,6 @@
-"""Rows of a DataFrame as half messages: Arrow in, Arrow out, no Python object per row.
+"""Turns rows of a DataFrame into half messages: Arrow in, Arrow out, no Python object per row.
 
-What cannot be sent is refused before anything of its request leaves, with its row and its column.
+A bad row is refused before its request is sent, with its row number and column.
 """
 
 from __future__ import annotations
@@ -29,23 +29,24 @@ Numbers = np.ndarray[Any, np.dtype[Any]]
 
 
 class MessageMaker:
-    """Makes the rows of HOLD_HALVES; one for each attempt."""
+    """Makes the rows of HOLD_HALVES. There is one maker for each attempt."""
 
     def __init__(
         self, topics: SinkTopics, topic: str, id_prefix: str, others: Sequence[SinkTopics] = ()
     ) -> None:
-        #: By broker: what is not at all of them is refused, wherever a row would go.
+        #: The topics of each broker. A topic that any broker lacks is refused, wherever a row would
+        #: go.
         self._topics = (topics, *others)
-        #: Of all rows; empty if a column says it.
+        #: The topic of all rows; empty if a column names it.
         self._topic = topic
         self._id_prefix = id_prefix
-        #: Rows so far.
+        #: The number of rows so far.
         self.made = 0
 
     def messages(self, batch: pa.RecordBatch, places: Numbers | None = None) -> pa.RecordBatch:
-        """These rows as messages; what is wrong with one of them is raised.
+        """Make these rows into messages, or raise for a bad row.
 
-        ``places`` says which of several brokers each is for.
+        ``places`` holds the index of the broker for each row, if there are several.
         """
         rows = Rows(batch, self.made)
         topics = self._topics_of(rows)
@@ -125,7 +126,7 @@ def _born(rows: Rows) -> pa.Array:
 
 
 def _queues_by_key(keys: pa.Array, queue_counts: pa.Array) -> pa.Array:
-    """The queue of each key, as the SDK's producers choose it; null without a key."""
+    """The queue of each key, chosen as the SDK's producers do; null without a key."""
     encoded = pc.dictionary_encode(pc.if_else(pc.equal(keys, EMPTY), None, keys))
     hashes = [crc32(key) for key in encoded.dictionary.cast(pa.binary()).to_pylist()]
     by_row = pa.array(hashes, pa.int64()).take(encoded.indices)

@@ -1,13 +1,14 @@
-"""Attempts of the sink that nobody will ever commit: found by evidence, and by age after a day.
+"""Finds attempts of the sink that will never be committed, by evidence, and by age after a day.
 
-A task that was retried, a speculative one that lost, a driver that was killed: each leaves an
-attempt that is held and never named.  To roll one back that is still wanted would do no harm to
-the messages, because its batch is then refused as a whole, but the job would fail.  So evidence:
+A retried task, a speculative task that lost and a killed driver each leave an attempt that is held
+and that no decision will name. Rolling back an attempt that is still wanted would not harm
+messages, because its batch is then refused as a whole, but the job would fail. So evidence is
+needed:
 
 * its batch was decided, so that it can be neither named nor decided any more;
-* a later run of its query, or of its batch, holds something: Spark has given this run up.  A run
-  is later if the log of its home was longer when it began, whatever a driver's clock says;
-* nothing of that for a day: its driver is dead, and nobody has started it again.
+* a later run of its query, or of its batch, holds something: Spark has given this run up. A run is
+  later if the log of its home was longer when it began, whatever a driver's clock says;
+* nothing of that for a day: its driver is dead and was not restarted.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from escrowmq.model.sink_attempt import (
     AGE_MS_MAX,
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 EVIDENCE = "evidence"
 
-# Of ``BatchRow``, besides the app id.
+# Columns of ``BatchRow``, besides the app id.
 BATCH_NUMBER = "batch_number"
 BATCH_NAME = "batch_name"
 
@@ -47,7 +48,7 @@ _IS_NAME_DECIDED = "is_name_decided"
 
 
 class Evidence(StrEnum):
-    """Why an attempt is given up."""
+    """Why an attempt is rolled back."""
 
     BATCH_DECIDED = "batch_decided"
     NEWER_RUN = "newer_run"
@@ -55,10 +56,10 @@ class Evidence(StrEnum):
 
 
 def orphaned(attempts: DataFrame, batches: DataFrame) -> DataFrame:
-    """Those of the attempts that there is evidence against, with it in the column ``evidence``.
+    """The attempts with evidence against them, which is in the column ``evidence``.
 
-    `attempts` are undecided transactions of sinks, as the view ``transactions`` has them, with
-    ids; `batches` are the rows of LIST_BATCHES, with the column ``broker`` too.
+    `attempts` are undecided transactions of sinks from the view ``transactions``, with ids.
+    `batches` are the rows of LIST_BATCHES, with the added column ``broker``.
     """
     named = attempts.select(*attempts.columns, *_names())
     with_batches = named.join(F.broadcast(_highest(batches)), on=[BROKER, APP_ID], how="left").join(
@@ -70,7 +71,7 @@ def orphaned(attempts: DataFrame, batches: DataFrame) -> DataFrame:
 
 
 def _names() -> list[Column]:
-    """What the names of an attempt tell; NULL where they tell nothing."""
+    """The fields of an attempt's ids; NULL where an id does not have the field."""
 
     def part(number: int) -> Column:
         found = F.regexp_extract(F.col(TRANSACTION_ID), TRANSACTION_PATTERN, number)
@@ -87,14 +88,14 @@ def _names() -> list[Column]:
         .try_cast("bigint")
         .alias(_OPENED_AT),
         part(4).alias(_RUN),
-        # Runs of one stream follow each other; plain writes go on beside each other, unless they
-        # write the same batch.
+        # Runs of one stream follow each other. Plain writes run in parallel, unless they write the
+        # same batch.
         F.when(is_named, F.concat_ws("/", part(1), part(2))).otherwise(part(1)).alias(_SCOPE),
     ]
 
 
 def _highest(batches: DataFrame) -> DataFrame:
-    """The highest number of each app: whichever query had it, no other gets as far."""
+    """The highest decided batch number of each app. No query can decide it or a lower one again."""
     numbered = batches.where(F.col(BATCH_NUMBER).isNotNull())
     return numbered.groupBy(BROKER, APP_ID).agg(F.max(BATCH_NUMBER).alias(BATCH_NUMBER))
 
@@ -121,6 +122,6 @@ def _evidence() -> Column:
     return F.coalesce(
         F.when(is_decided, F.lit(Evidence.BATCH_DECIDED.value)),
         F.when(is_of_older_run, F.lit(Evidence.NEWER_RUN.value)),
-        # Also of what only looks like an attempt: whatever is in these groups has no producer.
+        # This also covers anything that only looks like an attempt: these groups have no producer.
         F.when(is_too_old, F.lit(Evidence.TOO_OLD.value)),
     )

@@ -1,8 +1,8 @@
-"""Which of several brokers each row goes to.
+"""Chooses the broker of each row if there are several.
 
-Rows with a key go where the key belongs, in every batch, so that their order holds.  It depends on
-the brokers' names alone: neither on their order nor, for most keys, on one that comes or goes.  The
-others of a task stay together.
+Rows with the same key go to the same broker in every batch, so that their order holds. The choice
+depends only on the brokers' names. It does not depend on their order and, for most keys, not on a
+broker that is added or removed. The rows of a task without a key stay together.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 from escrowmq.pipeline.sink.columns import KEY
 from escrowmq.pipeline.sink.rows import EMPTY, Rows
 
-#: Of a mix in which every bit of a number moves half of the others: without it, keys that differ
-#: little, or names that do, would meet.
+#: Steps of a mixing function in which every input bit flips half of the output bits. Without it,
+#: similar keys or names would get similar weights.
 _STEPS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 _LAST_SHIFT = 31
 
@@ -28,15 +28,15 @@ Numbers = np.ndarray[Any, np.dtype[Any]]
 
 
 class Placing:
-    """For the rows of one partition."""
+    """Places the rows of one partition."""
 
     def __init__(self, brokers: Sequence[str], partition: int) -> None:
-        #: By place in the list: a number that the name gives.
+        #: A seed for each broker, made from its name.
         self._seeds = np.array([_seed(name) for name in brokers], dtype=np.uint64)
         self._keyless = brokers.index(sorted(brokers)[partition % len(brokers)])
 
     def places(self, batch: pa.RecordBatch) -> Numbers:
-        """For each row, the broker's place in the list."""
+        """The index of the broker for each row."""
         rows = Rows(batch, 0)
         keyless = np.full(rows.count, self._keyless)
         if KEY not in rows:
@@ -53,7 +53,7 @@ class Placing:
 
 
 def _best(hashes: Numbers, seeds: Numbers) -> Numbers:
-    """For each key the broker for which key and name together give the highest number."""
+    """For each key, the index of the broker with the highest weight of key and name together."""
     weights: Numbers = hashes[:, np.newaxis] ^ seeds
     for shift, factor in _STEPS:
         weights = (weights ^ (weights >> np.uint64(shift))) * np.uint64(factor)

@@ -1,6 +1,6 @@
-"""The property strings of the sink's messages, a whole column at a time.
+"""Builds the property strings of the sink's messages, a whole column at a time.
 
-RocketMQ's form: name, 0x01, value, 0x02, and so on.  An empty text counts as none.
+RocketMQ's format: name, 0x01, value, 0x02, and so on. An empty string counts as missing.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from escrowmq.pipeline.sink.rows import EMPTY, Rows
 from escrowmq.protocol import properties as wire
 
 ADDED_BYTES_MAX = 1_024
-"""What the broker adds to a message's properties, at most: transaction, group, topic, cluster."""
+"""The most bytes that the broker adds to the properties: transaction, group, topic, cluster."""
 
 COUNTER_DIGITS = 12
 _BYTES_MAX = wire.PROPERTIES_BYTES_MAX - ADDED_BYTES_MAX
 _SEPARATORS = "[\x01\x02]"
-#: Names that the sink or the broker sets.
+#: Property names that the sink or the broker sets.
 _RESERVED = pa.array(
     [
         wire.UNIQ_KEY,
@@ -39,7 +39,7 @@ _RESERVED = pa.array(
 
 
 def property_strings(rows: Rows, id_prefix: str) -> pa.Array:
-    """The property string of each row, with an id that no other message has."""
+    """The property string of each row, with a unique message id."""
     numbers = pa.array(np.arange(rows.first, rows.first + rows.count)).cast(pa.string())
     pairs = [
         f"{wire.UNIQ_KEY}\x01{id_prefix}",
@@ -71,7 +71,7 @@ def property_strings(rows: Rows, id_prefix: str) -> pa.Array:
 
 
 def _all_keys(rows: Rows) -> pa.Array | None:
-    """All keys with blanks between them; the one that chooses the queue is the first."""
+    """All keys separated by blanks. The key that chooses the queue comes first."""
     key = keys = None
     if KEY in rows:
         key = _clean(rows, rows.texts(KEY), KEY)
@@ -88,7 +88,7 @@ def _joined_keys(rows: Rows) -> pa.Array:
     if not pa.types.is_list(keys.type) and not pa.types.is_large_list(keys.type):
         return rows.texts(KEYS)
     flat = pc.list_flatten(keys).cast(pa.string())
-    is_wrong = pc.fill_null(pc.match_substring(flat, " "), True)  # noqa: FBT003 - nor may it be null
+    is_wrong = pc.fill_null(pc.match_substring(flat, " "), True)  # noqa: FBT003 - null is wrong too
     parents = pc.list_parent_indices(keys).to_numpy()
     rows.refuse_where(is_wrong, "key_illegal", "a key is a text without blanks", KEYS, parents)
     return pc.binary_join(keys.cast(pa.list_(pa.string())), " ")

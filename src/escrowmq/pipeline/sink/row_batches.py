@@ -1,4 +1,4 @@
-"""Rows as Arrow batches, for Spark 4.0, whose stream writers get rows instead of batches."""
+"""Groups rows into Arrow batches for Spark 4.0, whose stream writers get rows."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
 from escrowmq.pipeline.sink.columns import BODY, VALUE
 
 BATCH_BYTES_MAX = 8 * 1024 * 1024
-"""A batch ends after the row whose body reaches this many bytes: bodies may have megabytes."""
+"""A batch ends with the row whose body reaches this total. Bodies may have megabytes."""
 
 
 def as_batches(items: Iterator[Any], schema: pa.Schema, rows_max: int) -> Iterator[pa.RecordBatch]:
-    """Pass Arrow batches on as they are; put rows together to batches of at most `rows_max`."""
+    """Pass on Arrow batches unchanged, or group rows into batches of at most `rows_max`."""
     first = next(items, None)
     if first is None:
         return iter(())
@@ -49,11 +49,11 @@ def _batch(rows: list[Sequence[Any]], schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _arrow_value(value: Any, kind: pa.DataType) -> Any:  # noqa: ANN401 - whatever a column has
-    """The value as Arrow takes it for a column of this type."""
+    """The value in the form that Arrow needs for a column of this type."""
     if isinstance(value, Mapping):
         return list(value.items())
     if isinstance(value, datetime) and value.tzinfo is None and kind.tz is not None:
         # Spark gives the instants of TIMESTAMP columns in the local time zone of the process, and
-        # Arrow would take them as UTC.  TIMESTAMP_NTZ columns have no zone on either side.
+        # Arrow would take them as UTC. TIMESTAMP_NTZ columns have no zone on either side.
         return value.astimezone()
     return value

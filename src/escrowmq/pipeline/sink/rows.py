@@ -1,4 +1,4 @@
-"""Rows of a DataFrame on their way to become messages, and how one that cannot is refused."""
+"""Rows of a DataFrame that become messages, and the refusal of a bad one."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 from escrowmq.model.errors import RequestRefused
 
 EMPTY = pa.scalar("")
-#: Characters of a property's name that an error shows.
+#: The most characters of a property's name that an error shows.
 NAME_CHARS_MAX = 64
 
 
 class Rows:
-    """An Arrow batch; its rows are counted within what one task writes."""
+    """An Arrow batch. Its rows are numbered within all rows that one task writes."""
 
     def __init__(self, batch: pa.RecordBatch, first: int) -> None:
         self.count: int = batch.num_rows
@@ -29,11 +29,11 @@ class Rows:
         return self._columns[column]
 
     def texts(self, column: str) -> pa.Array:
-        """A column of texts."""
+        """A column of strings."""
         return self[column].cast(pa.string())
 
     def numbers(self, column: str) -> pa.Array:
-        """A column of whole numbers."""
+        """A column of integers."""
         return self[column].cast(pa.int64())
 
     def instants_ms(self, column: str) -> pa.Array:
@@ -47,13 +47,13 @@ class Rows:
         code: str,
         text: str,
         column: str,
-        rows: Any = None,  # noqa: ANN401 - an array of numpy's
+        rows: Any = None,  # noqa: ANN401 - a numpy array
         *,
         names: pa.Array | None = None,
     ) -> None:
-        """Raise it for the first that is wrong.
+        """Raise an error for the first wrong value.
 
-        ``rows`` says which row each belongs to, ``names`` which property each is.
+        ``rows`` says which row each value belongs to, ``names`` which property it is.
         """
         at = pc.index(is_wrong, True).as_py()
         if at >= 0:

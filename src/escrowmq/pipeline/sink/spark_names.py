@@ -1,4 +1,4 @@
-"""What Spark tells the tasks of a query: which query, batch and run they work for."""
+"""The query, batch and run of a task, as Spark reports them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pyspark import TaskContext
 from escrowmq.model.errors import RequestRefused
 from escrowmq.model.sink_attempt import BATCH_MARK, PLAIN_QUERY
 
-# Spark's names for them, which its documentation does not have; a test holds them.
+# Spark's names for them. Its documentation does not list them, so a test checks them.
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
 RUN_ID = "spark.jobGroup.id"
@@ -22,9 +22,9 @@ def told_by_spark(name: str) -> str:
 
 
 def query_of_named_batch() -> str:
-    """The query id of a write with a name: in ``foreachBatch`` Spark's query and batch.
+    """The query id of a write with a batch name: in ``foreachBatch``, Spark's query and batch.
 
-    So a repetition of that batch is the same query, and no other batch or query is.
+    A repetition of that batch then has the same query id, and every other batch has another one.
     """
     query_id, batch = _property(QUERY_ID), _property(BATCH_ID)
     return f"{query_id}{BATCH_MARK}{batch}" if query_id and batch else PLAIN_QUERY

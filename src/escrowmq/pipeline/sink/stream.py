@@ -1,8 +1,8 @@
 """``df.writeStream.format("escrowmq")``: every batch of a query, written exactly once.
 
-The same as a plain write, but a batch is a number, and the query's id goes with it: Spark gives a
-batch that may have been committed the same number and query again, after any crash.  Both are read
-where the tasks run, because the object that commits is another one than the object that writes.
+This is the same as a plain write, but a batch is identified by a number and the query's id. After
+any crash, Spark repeats a batch that may have been committed with the same number and query id.
+Both are read in the tasks, because the object that commits is not the object that writes.
 """
 
 from __future__ import annotations
@@ -37,14 +37,17 @@ if TYPE_CHECKING:
 def writer(
     options: Mapping[str, str], schema: StructType, *, overwrite: bool
 ) -> DataSourceStreamArrowWriter:
-    """A writer; on the driver, to write and once more for each commit."""
+    """Return a writer. Spark calls this on the driver, once to write and again for each commit."""
     chosen = read_options(options, is_stream=True)
     check(schema, chosen, overwrite=overwrite, is_stream=True)
     return StreamWriter(chosen, schema)
 
 
 class StreamWriting:
-    """Made on the driver; pickled to the tasks.  Another one commits."""
+    """The writer of a stream.
+
+    Made on the driver and pickled to the tasks. Another instance commits.
+    """
 
     rows_max = REQUEST_ROWS_MAX
 
@@ -54,14 +57,14 @@ class StreamWriting:
         self._brokers = brokers_of(options)
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        """Hold the rows of one partition; in a task, once for each of its tries.
+        """Hold the rows of one partition. Runs in a task, once for each attempt.
 
-        Spark 4.0 passes rows, later versions Arrow batches.
+        Spark 4.0 passes rows; later versions pass Arrow batches.
         """
         return self.hold(as_batches(iterator, arrow_schema(self._schema), self.rows_max))
 
     def hold(self, batches: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Hold the rows of one partition as an attempt of its own."""
+        """Hold the rows of one partition as a separate attempt."""
         run = SinkRun(
             app_id=self._options.app_id,
             query_id=told_by_spark(QUERY_ID),
@@ -72,19 +75,19 @@ class StreamWriting:
         return write_attempt(self._options, self._brokers, attempt, batches, self.rows_max)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
-        """Make the batch visible; beside the driver, once all tasks are done."""
+        """Make the batch visible. Runs beside the driver, after all tasks are done."""
         written = written_of(messages)
         if not written:
-            # Spark runs a task even if there is no row: without it the batch has no query.
+            # Spark runs a task even if there are no rows. Without a task the query is unknown.
             raise RequestRefused("query_unknown", "no task has told it", batch_id=batchId)
         first = written[0].attempt
         assert first.batch == batchId, (first.batch, batchId)
         commit(self._options, self._brokers, first.run, batchId, written)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803 - Spark's
-        """Roll back what was not committed; beside the driver, also after a failed commit."""
+        """Roll back undecided attempts. Runs beside the driver, also after a failed commit."""
         roll_back(self._options, self._brokers.home, written_of(messages))
 
 
 class StreamWriter(StreamWriting, DataSourceStreamArrowWriter):
-    """The writer as this version of Spark wants it: for Arrow batches where it has them."""
+    """The writer for this version of Spark: for Arrow batches if it supports them."""

@@ -1,4 +1,4 @@
-"""The topics that a task of the sink writes to, and the queues that they have."""
+"""The topics that a task of the sink writes to, and their queues."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ if TYPE_CHECKING:
 #: Bits of a topic's permission.
 _WRITE = 2
 _INHERIT = 1
-#: The topic that lends its settings to new ones, where sending may make topics.
+#: The topic whose settings new topics inherit, if sending may create topics.
 _TEMPLATE = "TBW102"
 
 
 class SinkTopics:
-    """How many queues a broker's topics have: asked when one is first written to."""
+    """The queue counts of a broker's topics, requested when a topic is first written to."""
 
     def __init__(self, ask: Callable[[], list[TopicRow]], broker: str = "") -> None:
         self._ask = ask
-        #: Which of several, for refusals.
+        #: Names the broker in errors, if there are several.
         self._facts = {"broker": broker} if broker else {}
         self._queue_counts: dict[str, int] = {}
 
     def queue_count(self, name: str) -> int:
-        """The queues of a topic; refused if it cannot be written to."""
+        """The number of queues of a topic. Refuses a topic that cannot be written to."""
         if name not in self._queue_counts:
             self._queue_counts[name] = self._count(name)
         return self._queue_counts[name]
@@ -38,7 +38,7 @@ class SinkTopics:
         topics = {topic.topic: topic for topic in self._ask()}
         topic = topics.get(name)
         if topic is None:
-            # Writing makes it, of the template.
+            # Writing creates it from the template.
             topic = topics.get(_TEMPLATE)
             if topic is None or not topic.perm & _INHERIT:
                 raise self._refused("topic_unknown", "create the topic first", name)

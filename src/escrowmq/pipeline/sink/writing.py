@@ -1,10 +1,11 @@
 """One attempt: what one call of a task's ``write`` holds at brokers, request by request.
 
-While one request is on its way the next is made.  Nothing of it is visible before the driver
-decides the batch.  An attempt that fails is rolled back at once if that is possible; if not, it is
-found later (``orphans.py``).
+While one request is being sent, the next is prepared. Nothing is visible before the driver decides
+the batch. A failed attempt is rolled back at once if possible; otherwise it is found later
+(``orphans.py``).
 
-At home it is opened before any other broker hears of it: a part without a home would never end.
+An attempt is opened at home before any other broker holds a part of it, because a part without a
+home would never end.
 """
 
 from __future__ import annotations
@@ -31,17 +32,20 @@ from escrowmq.pipeline.sink.written import NOTHING_HELD, Part, SinkBroker, Writt
 log = event_log(__name__)
 
 REQUEST_ROWS_MAX = 4_096
-"""About 20 ms of the broker, for which everybody else waits; more of them cost it more per row."""
+"""About 20 ms of the broker's time, during which other clients wait.
+
+Smaller requests cost it more per row.
+"""
 
 REQUEST_BYTES_MAX = 8 * 1024 * 1024
-"""Half of what a frame of the wire or of the log may have."""
+"""Half the limit of a frame on the wire or in the log."""
 
 ADDED_BYTES = 512
-"""What the broker adds to each message, about."""
+"""The approximate number of bytes that the broker adds to each message."""
 
 
 class AttemptWriting:
-    """Sends the requests of one attempt: to each broker one after the other."""
+    """Sends the requests of one attempt, to each broker one after another."""
 
     def __init__(
         self,
@@ -62,7 +66,7 @@ class AttemptWriting:
         self._parts = [self._home, *(_PartWriting(broker, calls) for broker, calls in others)]
         names = [part.broker.name for part in self._parts]
         self._placing = Placing(names, attempt.partition) if others else None
-        # As the SDK makes ids: random, then counted.
+        # Ids as the SDK makes them: a random prefix, then a counter.
         prefix = attempt.attempt[:20].upper()
         topics = [SinkTopics(part.calls.topics, part.broker.name) for part in self._parts]
         self._maker = MessageMaker(topics[0], topic, prefix, topics[1:])
@@ -80,7 +84,7 @@ class AttemptWriting:
                 for part in self._parts:
                     part.wait()
         except (Unavailable, OutcomeUnknown):
-            # The broker is away: it could not be told.
+            # The broker is unreachable, so a rollback would not arrive.
             raise
         except BaseException:
             self._give_up()
@@ -89,7 +93,7 @@ class AttemptWriting:
 
     @property
     def written(self) -> Written:
-        """What is held so far."""
+        """The report of everything held so far."""
         home, others = self._home, self._parts[1:]
         elsewhere = tuple(part.held for part in others if part.sent)
         return Written(
@@ -113,13 +117,14 @@ class AttemptWriting:
                     continue
                 places = self._placing.places(rows)
                 messages = self._maker.messages(rows, places)
-                # Home's come first: then nothing need be held there only to open the attempt.
+                # Home's rows come first, so that no extra message is needed to open the attempt
+                # there.
                 for place in np.unique(places).tolist():
                     its = messages.filter(pa.array(places == place))
                     yield from ((self._parts[place], one) for one in _pieces(its))
 
     def _name(self, part: _PartWriting) -> None:
-        """Give a part its names, which tell where the attempt is at home."""
+        """Give a part its ids, which contain the attempt's half offset at home."""
         if part.held_as is not None:
             return
         self._home.wait()
@@ -128,7 +133,7 @@ class AttemptWriting:
         part.held_as = self._attempt.elsewhere(self._home_name, self._home.head)
 
     def _give_up(self) -> None:
-        """Nobody will name this attempt."""
+        """Roll back this attempt, which no decision will name."""
         for part in self._parts:
             part.settle()
         try:
@@ -139,7 +144,7 @@ class AttemptWriting:
 
 
 class _PartWriting:
-    """What of the attempt one broker holds."""
+    """The part of the attempt that one broker holds."""
 
     def __init__(self, broker: SinkBroker, calls: SinkCalls) -> None:
         self.broker = broker
@@ -156,19 +161,19 @@ class _PartWriting:
         return Part(self.broker, self.held_as, self.head, self.sent - 1, self.rows)
 
     def wait(self) -> None:
-        """Until its last request is answered."""
+        """Wait for the answer to its last request."""
         flying, self.flying = self.flying, None
         if flying is not None:
             flying.result()
 
     def settle(self) -> None:
-        """The same, however it ended."""
+        """Wait for the answer to its last request, and ignore an error."""
         flying, self.flying = self.flying, None
         if flying is not None:
             flying.exception()
 
     def hold(self, request: Any) -> None:  # noqa: ANN401 - an Arrow batch
-        """Send one request, in two if it is too large."""
+        """Send one request, or two halves if it is too large."""
         assert self.held_as is not None, "it was named before"
         try:
             half_offset = self.calls.hold(self.held_as, self.sent, request)
@@ -176,7 +181,7 @@ class _PartWriting:
             count = request.num_rows
             if refused.code != "request_too_large" or count == 1:
                 raise
-            # The broker's owner allows less than we thought.
+            # The broker is configured with a lower limit.
             self.hold(request.slice(0, count // 2))
             self.hold(request.slice(count // 2))
             return
@@ -187,7 +192,7 @@ class _PartWriting:
 
 
 def opening() -> pa.RecordBatch:
-    """What opens an attempt at home that has no row for it."""
+    """The message that opens an attempt at home if no row goes there."""
     return pa.record_batch(
         {
             "topic": [OPENING_TOPIC],
@@ -202,14 +207,14 @@ def opening() -> pa.RecordBatch:
 
 
 def _pieces(messages: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The same messages in pieces that are not too large for one request."""
+    """Split messages into pieces that fit into one request."""
     sizes = pc.add(pc.binary_length(messages["body"]), pc.binary_length(messages["properties"]))
     ends = np.cumsum(sizes.to_numpy() + np.int64(ADDED_BYTES))
     start = 0
     while start < len(ends):
         before = ends[start - 1] if start else 0
         end = int(np.searchsorted(ends, before + REQUEST_BYTES_MAX, side="right"))
-        # One message is never too large for a request.
+        # A single message always fits into a request.
         end = max(end, start + 1)
         yield messages.slice(start, end - start)
         start = end

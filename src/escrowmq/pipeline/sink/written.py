@@ -15,14 +15,14 @@ NOTHING_HELD = -1
 class SinkBroker(NamedTuple):
     """One of the brokers that a write goes to."""
 
-    #: As it calls itself; empty if it is the only one, which nobody asks.
+    #: The broker's own name; empty for a single broker, whose name is not needed.
     name: str
     address: str
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What of an attempt another broker holds."""
+    """The part of an attempt that another broker holds."""
 
     broker: SinkBroker
     held_as: HeldAs
@@ -33,17 +33,17 @@ class Part:
 
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):
-    """What a task tells the driver: all that is needed to decide, on whichever object does."""
+    """What a task reports to the driver: everything that a committing object needs to decide."""
 
     attempt: SinkAttempt
     #: The attempt's first half message at home; ``NOTHING_HELD`` if it had no rows.
     head: int
-    #: The number of its last request there.
+    #: The number of the attempt's last request at home.
     last_number: int
-    #: Half messages there; one of them may be there only to open the attempt.
+    #: Half messages at home. One of them may only serve to open the attempt.
     rows: int
     elsewhere: tuple[Part, ...] = ()
-    #: Of a batch with a name, the rows of the DataFrame and the sum of their hashes.
+    #: For a named batch, the row count of the DataFrame and the sum of the rows' hashes.
     row_count: int = 0
     row_sum: int = 0
 
@@ -52,17 +52,17 @@ class SinkBatch(NamedTuple):
     """The unit of one decision."""
 
     run: SinkRun
-    #: A number in a stream, a name else.
+    #: A number in a stream, otherwise a name.
     batch: int | str
     #: The fingerprint of its rows; empty if there is none.
     content: str = ""
 
     @property
     def number(self) -> int | None:
-        """Of a stream."""
+        """The batch number, for a stream."""
         return self.batch if isinstance(self.batch, int) else None
 
     @property
     def name(self) -> str | None:
-        """Of a plain write."""
+        """The batch name, for a plain write."""
         return self.batch if isinstance(self.batch, str) else None

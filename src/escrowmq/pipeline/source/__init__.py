@@ -1,1 +1,1 @@
-"""``spark.read`` and ``readStream``: committed messages, decoded by the page."""
+"""``spark.read`` and ``readStream``: committed messages, decoded page by page."""

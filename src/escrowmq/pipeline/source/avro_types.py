@@ -1,6 +1,6 @@
 """Avro schemas as Spark types, each with the function that decodes its values.
 
-A schema is read on the driver.  Its decoder is a tree of small functions, which goes to the tasks.
+The driver parses a schema. Its decoder is a tree of small functions, which goes to the tasks.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class AvroType:
 
 
 def read_schema(text: str) -> AvroType:
-    """Read a schema.
+    """Parse a schema.
 
     Raises:
-        RequestRefused: ``bad_option``: it is no schema of Avro's, or Spark has no type for it.
+        RequestRefused: ``bad_option``, if it is not an Avro schema, or Spark has no type for it.
     """
     if not isinstance(text, str | bytes | bytearray):
         raise _refused("JSON text; json.dumps makes it of a dict", str(text))
@@ -48,14 +48,14 @@ def read_schema(text: str) -> AvroType:
 
 
 class _Schema:
-    """Reads one schema, and remembers its named types."""
+    """Parses one schema, and remembers its named types."""
 
     def __init__(self) -> None:
-        #: By full name; None while the type itself is being read.
+        #: By full name; None while the type itself is being parsed.
         self._named: dict[str, AvroType | None] = {}
 
     def read(self, schema: Any, namespace: str, depth: int) -> AvroType:  # noqa: ANN401 -- JSON
-        """Read a part of it."""
+        """Parse a part of it."""
         if not depth:
             raise _refused(f"at most {DEPTH_MAX} levels", schema)
         if isinstance(schema, list):
@@ -168,7 +168,7 @@ def _leaf(schema: Mapping[str, Any]) -> AvroType:
 
 
 def _logical(schema: Mapping[str, Any]) -> AvroType | None:
-    """The logical type; Avro reads one that it does not know as the type below it."""
+    """The logical type. As Avro requires, an unknown one is read as its underlying type."""
     from pyspark.sql import types as T  # noqa: N812 -- the name that every Spark reader knows
 
     found: dict[tuple[object, object], tuple[DataType, v.Decoder]] = {

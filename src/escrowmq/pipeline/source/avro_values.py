@@ -1,7 +1,7 @@
-"""Avro's binary values: the bytes of one body in, Python values out.  No Spark here.
+"""Avro's binary values: the bytes of one body in, Python values out. Nothing here needs Spark.
 
-Whatever bytes come, decoding ends: each read moves ahead or fails, and the arrays and maps of one
-body have a limited number of items.
+Decoding ends for any input: each read advances or fails, and the number of array and map items in
+one body is limited.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from decimal import Context, Decimal
 from typing import Any, TypeAlias
 
 ITEMS_MAX = 1_000_000
-"""Items of arrays and maps in one body: items of zero bytes could otherwise fill the memory."""
+"""Limit of array and map items in one body: items of zero bytes could otherwise fill the memory."""
 
 VARINT_BYTES_MAX = 10
 DIGITS_MAX = 38
-"""Digits of a decimal, as in Spark."""
+"""The most digits of a decimal, as in Spark."""
 
 _MORE_FOLLOWS = 0x80
 _EPOCH_DAY = date(1970, 1, 1)
@@ -30,7 +30,7 @@ class AvroValueError(ValueError):
 
 
 class Cursor:
-    """A place in one body."""
+    """A read position in one body."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -51,7 +51,7 @@ class Cursor:
         return taken
 
     def whole(self) -> int:
-        """The next number of variable length."""
+        """The next variable-length integer."""
         value = 0
         for index in range(VARINT_BYTES_MAX):
             byte = self.take(1)[0]
@@ -61,10 +61,10 @@ class Cursor:
         raise AvroValueError("a number is too long")
 
     def block(self) -> int:
-        """How many items follow at once; 0 at the end of an array or a map."""
+        """The number of items in the next block; 0 at the end of an array or a map."""
         count = self.whole()
         if count < 0:
-            # The size of the block in bytes, for readers that skip it.
+            # The size of the block in bytes, for readers that skip blocks.
             self.whole()
             count = -count
         self._items_left -= count
@@ -77,10 +77,10 @@ Decoder: TypeAlias = Callable[[Cursor], Any]
 
 
 def whole_value(decode: Decoder, body: bytes) -> Any:  # noqa: ANN401 -- of any type
-    """The value that these bytes are.
+    """Decode bytes that hold exactly one value.
 
     Raises:
-        ValueError: they are no value of the decoder's type, or more than one.
+        ValueError: The bytes are not a value of the decoder's type, or hold more than one.
     """
     cursor = Cursor(body)
     value = decode(cursor)
@@ -95,7 +95,7 @@ def decode_boolean(cursor: Cursor) -> bool:
 
 
 def decode_whole(bits: int, cursor: Cursor) -> int:
-    """A number of this many bits besides its sign."""
+    """An integer of this many bits besides its sign."""
     value = cursor.whole()
     if not -(2**bits) <= value < 2**bits:
         raise AvroValueError("a number is out of range")
@@ -103,7 +103,7 @@ def decode_whole(bits: int, cursor: Cursor) -> int:
 
 
 def decode_packed(form: str, cursor: Cursor) -> float:
-    """A number of fixed length, in the form that ``struct`` names."""
+    """A number of fixed length, in a ``struct`` format."""
     (value,) = struct.unpack(form, cursor.take(struct.calcsize(form)))
     return float(value)
 
@@ -119,13 +119,13 @@ def decode_fixed(size: int, cursor: Cursor) -> bytes:
 
 
 def decode_text(cursor: Cursor) -> str:
-    """The same as bytes, in UTF-8."""
-    # UnicodeDecodeError is a ValueError, too.
+    """A length, and that many bytes of UTF-8."""
+    # UnicodeDecodeError is also a ValueError.
     return decode_bytes(cursor).decode()
 
 
 def decode_enum(symbols: tuple[str, ...], cursor: Cursor) -> str:
-    """The number of a symbol."""
+    """The index of a symbol."""
     index = cursor.whole()
     if not 0 <= index < len(symbols):
         raise AvroValueError("no such symbol")
@@ -133,7 +133,7 @@ def decode_enum(symbols: tuple[str, ...], cursor: Cursor) -> str:
 
 
 def decode_record(fields: tuple[Decoder, ...], cursor: Cursor) -> tuple[Any, ...]:
-    """The values of the fields, one after the other."""
+    """The values of the fields, in order."""
     return tuple(decode(cursor) for decode in fields)
 
 
@@ -156,7 +156,7 @@ def decode_map(value: Decoder, cursor: Cursor) -> dict[str, Any]:
 
 
 def decode_optional(place: int, held: Decoder, cursor: Cursor) -> Any:  # noqa: ANN401 -- of any type
-    """A union of null and another type, which stands at this place of the two."""
+    """A union of null and another type; `place` is the index of that other type."""
     chosen = cursor.whole()
     if chosen not in (0, 1):
         raise AvroValueError("no such branch of the union")
@@ -185,12 +185,12 @@ def decode_instant(per_second: int, cursor: Cursor) -> datetime:
 
 
 def decode_local_time(per_second: int, cursor: Cursor) -> datetime:
-    """The same without a time zone."""
+    """Milliseconds or microseconds since 1970, without a time zone."""
     return decode_instant(per_second, cursor).replace(tzinfo=None)
 
 
 def decode_decimal(scale: int, precision: int, raw: Decoder, cursor: Cursor) -> Decimal:
-    """A whole number, from the highest byte to the lowest, in units of the scale."""
+    """A big-endian signed integer in units of the scale."""
     unscaled = int.from_bytes(raw(cursor), signed=True)
     if abs(unscaled) >= 10**precision:
         raise AvroValueError("a decimal has too many digits")

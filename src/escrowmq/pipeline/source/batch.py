@@ -35,34 +35,34 @@ if TYPE_CHECKING:
 
 
 def schema(options: Mapping[str, str]) -> StructType:
-    """The columns that the options ask for; on the driver."""
+    """The columns that the options select. Runs on the driver."""
     return spark_schema(any_options(options).columns)
 
 
 def reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:
-    """A reader of what is there now; on the driver."""
+    """Return a reader of the current data. Runs on the driver."""
     checked_schema(schema)
     return MessageReader(batch_options(options), schema)
 
 
 class MessageReader(DataSourceReader):
-    """One batch: from one offset of each queue to another."""
+    """Reads one batch: from one offset of each queue to another."""
 
     def __init__(self, options: MessageOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
 
     def partitions(self) -> Sequence[RangesPartition]:
-        """What each task reads; on the driver, once: the brokers' ends are looked at here."""
+        """Plan what each task reads. Runs once, on the driver, and fixes the end of each queue."""
         options = self._options
         found = _known(options)
         unknown = found.unknown(options.topics)
         if unknown:
-            # A misspelled name in a list would otherwise leave its messages out in silence.
+            # Otherwise a misspelled name in a list would silently leave out its messages.
             raise RequestRefused("topic_unknown", "no broker has it", topic=",".join(unknown))
         starts = bounds(options, options.start, found.spans)
         ends = bounds(options, options.end, found.spans)
-        # Nobody can be further than the end, except in another store.
+        # A start beyond the queue's end is wrong, or belongs to another store.
         note_losses(
             [
                 Loss(key, start, ends[key], found.spans[key])
@@ -75,7 +75,7 @@ class MessageReader(DataSourceReader):
         return planned(options, found, ranges)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The messages of a partition; on an executor, as often as it is tried."""
+        """Read the messages of a partition. Runs on an executor, once for each attempt."""
         return read_partition(partition, self._options, self._schema)
 
 
@@ -84,13 +84,13 @@ def _known(options: MessageOptions) -> Known:
 
 
 def bounds(options: MessageOptions, bound: Bound, there: Spans) -> dict[QueueKey, int]:
-    """The offsets that begin or end a read; by time they are asked for."""
+    """The offsets that begin or end a read. Offsets for a time are requested from the brokers."""
     if bound.at_ms < 0:
         missing = bound.missing(there)
         note_losses([Loss(key, bound.offsets[key], None, None) for key in missing], options)
         return bound.all(there)
     since = known(options.brokers, options.topics, options.patience_s, from_ms=bound.at_ms)
-    # What came between the two questions is not there yet.
+    # Messages that arrived between the two requests are left out.
     return {
         key: min(since.spans[key].start, span.end) if key in since.spans else span.end
         for key, span in there.items()
@@ -100,7 +100,7 @@ def bounds(options: MessageOptions, bound: Bound, there: Spans) -> dict[QueueKey
 def planned(
     options: MessageOptions, found: Known, ranges: Sequence[Range]
 ) -> Sequence[RangesPartition]:
-    """Ranges cut and put together for tasks; what is gone of them is an error, or passed over."""
+    """Cut and pack ranges into tasks. Missing messages are an error, or skipped."""
     kept = []
     lost = []
     for queue, start, end in ranges:
@@ -123,7 +123,7 @@ def planned(
 
 
 def _planned_in(found: Known, broker: str) -> Sight | None:
-    """The history, as tasks need it: its newest epoch."""
+    """The history in the form that tasks need: only its newest epoch."""
     sight = found.sights.get(broker)
     if sight is None:
         return None

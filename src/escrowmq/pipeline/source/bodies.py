@@ -1,4 +1,4 @@
-"""Bodies that their senders compressed."""
+"""Decompression of message bodies."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
 
 from escrowmq.protocol.limits import BODY_BYTES_MAX
 
-#: A body of a few bytes could become gigabytes.
+#: A body of a few bytes could otherwise expand to gigabytes.
 INFLATED_BYTES_MAX = 4 * BODY_BYTES_MAX
 
 UNDECODABLE = "undecodable_body"
@@ -16,13 +16,13 @@ TOO_LARGE = "too_large"
 
 _TYPE_SHIFT = 8
 _TYPE_MASK = 0x7
-#: By the bits that name the compression; 0 is what clients before 5.0 write.
+#: By the bits that name the compression. Clients before 5.0 write 0.
 _STREAMS = {1: "lz4", 2: "zstd"}
 _ZLIB = (0, 3)
 
 
 def inflated(body: bytes, sys_flag: int) -> tuple[bytes, str | None]:
-    """The body as it was before it was compressed; or as it is, and why."""
+    """The decompressed body and None, or the unchanged body and why it cannot be decompressed."""
     kind = sys_flag >> _TYPE_SHIFT & _TYPE_MASK
     try:
         if kind in _ZLIB:

@@ -1,9 +1,10 @@
-"""The checksum of very many pieces one after the other, from the checksums of each.
+"""The checksum of many consecutive pieces, computed from the checksum of each.
 
-A CRC-32 is a polynomial of 32 bits, the lowest power in the highest bit.  That of two pieces is the
-first one's, times x to the power of the second one's bits, plus the second one's.  So the bytes of
-a whole page are summed up in one go, and compared with what the pieces' own checksums come to:
-a piece that is not whole changes the sum as surely as it changes its own checksum.
+A CRC-32 is a polynomial of 32 bits with the lowest power in the highest bit. The CRC of two pieces
+is the CRC of the first, times x to the power of the number of bits in the second, plus the CRC of
+the second. So the bytes of a whole page are checksummed in one pass, and the result is compared
+with the combination of the pieces' own checksums. A damaged piece changes the total as surely as it
+changes its own checksum.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ _LOW_MASK = (1 << _BITS) - 1
 
 
 def crc_of_joined(crcs: npt.NDArray[np.integer], sizes: npt.NDArray[np.integer]) -> int:
-    """The checksum of pieces of these checksums and sizes; up to 4 GiB together."""
+    """The checksum of pieces with these checksums and sizes, up to 4 GiB together."""
     after = int(sizes.sum()) - np.cumsum(sizes, dtype=np.int64)
-    # Pieces follow each other, so those that have the same high bits do, too.
+    # The pieces are consecutive, so pieces with the same high bits are adjacent.
     high, low = after >> _BITS, after & _LOW_MASK
     near, far = _powers()
     products = _times(crcs.astype(np.uint32), near[low])
@@ -35,7 +36,7 @@ def crc_of_joined(crcs: npt.NDArray[np.integer], sizes: npt.NDArray[np.integer])
 
 
 def _times(ones: Polynomials, others: Polynomials) -> Polynomials:
-    """The products of these, modulo the divisor."""
+    """The products of these polynomials, modulo the divisor."""
     products = np.zeros_like(ones)
     others = others.copy()
     zero, one = np.uint32(0), np.uint32(1)
@@ -47,13 +48,13 @@ def _times(ones: Polynomials, others: Polynomials) -> Polynomials:
 
 @cache
 def _powers() -> tuple[Polynomials, Polynomials]:
-    """What so many bytes after a piece multiply its checksum with: by the byte, and by 64 KiB."""
+    """The factors for a number of trailing bytes, and for a number of trailing 64 KiB blocks."""
     near = _each_power(_TO_THE_EIGHTH)
     return near, _each_power(_times(near[-1:], near[1:2])[0])
 
 
 def _each_power(base: np.uint32) -> Polynomials:
-    """The powers of this, from the one that is 1."""
+    """The powers of `base`, starting with 1."""
     powers, step = np.array([_ONE]), np.array([base])
     while len(powers) <= _LOW_MASK:
         powers = np.concatenate((powers, _times(powers, np.repeat(step, len(powers)))))

@@ -1,7 +1,7 @@
-"""Types of the columns that the source reads: their SQL names, and times as Spark has them.
+"""Types of the columns that the source reads: SQL names, and times in Spark's form.
 
-Brokers tell times as whole milliseconds since 1970 in UTC.  A Spark TIMESTAMP is the same instant
-in microseconds: it has no time zone of its own, and each session shows it in
+Brokers report times as whole milliseconds since 1970 in UTC. A Spark TIMESTAMP is the same instant
+in microseconds. It has no time zone of its own, and each session shows it in
 ``spark.sql.session.timeZone``.
 """
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 TIMESTAMP = "timestamp"
 
 TIMESTAMP_MS_MAX = (2**63 - 1) // 1_000_000
-"""The last instant that pandas can hold, in the year 2262: it counts nanoseconds.
+"""The last instant that pandas can hold, in the year 2262, because it counts nanoseconds.
 
-Python's own datetime ends in the year 9999.  A producer may send any number as its time.  Instants
+Python's own datetime ends in the year 9999. A producer may send any number as its time. Instants
 outside of this range become NULL, so that one message cannot break ``toPandas`` or ``collect``.
 """
 
@@ -62,7 +62,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def timestamps(instants_ms: pa.Array) -> pa.Array:
-    """Milliseconds since 1970 as timestamps; NULL where no timestamp can hold the instant."""
+    """Milliseconds since 1970 as timestamps; NULL if a timestamp cannot hold the instant."""
     bounds = pc.min_max(instants_ms)
     if not _is_held(bounds["min"].as_py() or 0, bounds["max"].as_py() or 0):
         low, high = (pa.scalar(sign * TIMESTAMP_MS_MAX, pa.int64()) for sign in (-1, 1))
@@ -76,5 +76,5 @@ def _is_held(low_ms: int, high_ms: int) -> bool:
 
 
 def listed(columns: Iterable[tuple[str, str]]) -> str:
-    """Columns with their types, for an error."""
+    """Columns with their types, for an error text."""
     return ", ".join(f"{name} {kind}" for name, kind in columns)

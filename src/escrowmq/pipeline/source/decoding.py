@@ -1,7 +1,7 @@
-"""Stored messages by the page: bytes as the broker has them in, Arrow columns out.
+"""Decodes pages of stored messages: the broker's bytes in, Arrow columns out.
 
-Nothing is done per message, but for checksums and for bodies that somebody compressed.  Damage is
-an error.  A message that is whole and odd is none: it comes with its ``problem``.
+The work is done per page, except for checksums and compressed bodies. Damage is an error. An intact
+but odd message is not an error: its ``problem`` column says what is odd.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from escrowmq.protocol.stored_message import (
 )
 
 _HEX = np.frombuffer("".join(f"{byte:02X}" for byte in range(256)).encode(), dtype="<u2")
-#: Columns that a property is.
+#: Columns that hold a property.
 _TEXTS = {
     c.UNIQUE_KEY: names.UNIQ_KEY,
     c.KEYS: names.KEYS,
     c.TAGS: names.TAGS,
     c.TRANSACTION_ID: names.TRANSACTION_ID,
 }
-#: Columns that a field of the head is.
+#: Columns that hold a field of the record's head.
 _FIELDS = {
     c.LOG_OFFSET: np.int64,
     c.FLAG: np.int32,
@@ -45,18 +45,18 @@ _FIELDS = {
 }
 
 INFLATED_TOGETHER_MAX = 4 * INFLATED_BYTES_MAX
-"""Bytes of bodies that were compressed, in one batch."""
+"""Limit of the decompressed bytes in one batch."""
 
 Problems: TypeAlias = dict[int, str]
-"""What is odd about a message, by its row."""
+"""Problems of odd messages, by row."""
 
 
 class _TooMuchInflatedError(Exception):
-    """What is together in a page cannot be together in memory."""
+    """The decompressed bodies of a page do not fit into one batch."""
 
 
 def decode_page(page: Page, place: Place, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """These columns of all messages of a page, in order; nearly always in one batch."""
+    """Decode these columns of all messages of a page, in order, nearly always as one batch."""
     try:
         batch = _decode(page, place, columns)
     except _TooMuchInflatedError:
@@ -83,7 +83,7 @@ def _decode(page: Page, place: Place, columns: Sequence[str]) -> pa.RecordBatch 
 
 
 class _Decoder:
-    """Makes columns of records."""
+    """Makes columns from records."""
 
     def __init__(self, records: Records) -> None:
         self._records = records
@@ -101,11 +101,11 @@ class _Decoder:
             c.HALF_OFFSET: self._half_offsets,
             c.BODY: lambda: self._bodies[0],
             c.PROBLEM: self._problems,
-            c.PROPERTIES: lambda: self._properties.maps(),  # noqa: PLW0108 - not before it is wanted
+            c.PROPERTIES: lambda: self._properties.maps(),  # noqa: PLW0108 - lazy
         }
 
     def batch(self, columns: Sequence[str]) -> pa.RecordBatch:
-        """These columns."""
+        """Decode these columns."""
         return pa.record_batch({name: self._column(name) for name in columns})
 
     def _column(self, name: str) -> pa.Array:
@@ -118,13 +118,13 @@ class _Decoder:
         return self._make[name]()
 
     def _sys_flags(self) -> pa.Array:
-        """As consumers see them: a half message that can be read is committed."""
+        """The flags as consumers see them: a half message that can be read is committed."""
         flags = self._heads["sys_flag"].astype(np.int32)
         committed = flags & ~SYS_TRANSACTION_MASK | SYS_COMMITTED
         return pa.array(np.where(self._are_halves(), committed, flags))
 
     def _half_offsets(self) -> pa.Array:
-        """A half message is written with its half offset where others have their queue's."""
+        """The half offset, which a half message stores where others store the queue offset."""
         stated = self._heads["queue_offset"].astype(np.int64)
         return pa.array(stated, mask=~self._are_halves())
 
@@ -133,7 +133,7 @@ class _Decoder:
         return is_half
 
     def _message_ids(self) -> pa.Array:
-        """Store host and log offset, in hexadecimal."""
+        """The store host and log offset, in hexadecimal."""
         count = len(self._records)
         raw = np.hstack([_as_bytes(self._heads[name]) for name in ("store_host", "log_offset")])
         borders = np.arange(count + 1, dtype=np.int32) * (2 * raw.shape[1])

@@ -1,4 +1,4 @@
-"""Where a stream goes on whose broker has another history now: asked by the driver."""
+"""Finds where a stream continues after its broker's history changed. Runs on the driver."""
 
 from __future__ import annotations
 
@@ -35,26 +35,26 @@ class Placed(NamedTuple):
     """A stream's position in the histories that the brokers have now."""
 
     offsets: StreamOffsets
-    #: Brokers with another store than the one that the position is of.
+    #: Brokers whose store is not the one that the position belongs to.
     of_others: frozenset[str]
-    #: Queues that their broker does not have any more, because its history went back.
+    #: Queues that their broker no longer has, because its history went back.
     undone: frozenset[QueueKey]
-    #: Queues of topics that were deleted and made again since: they are read from their beginning.
+    #: Queues of topics that were deleted and recreated since. They are read from their beginning.
     remade: frozenset[QueueKey] = frozenset()
 
     def is_of_other(self, queue: QueueKey) -> bool:
-        """Whether its broker has another store."""
+        """Whether the queue's broker has another store."""
         return queue.broker in self.of_others
 
     def losses(self, starts: Offsets, there: Spans) -> list[Loss]:
-        """Queues that cannot be read on from there."""
+        """Queues that cannot be read from these offsets."""
         return [
             one for one in losses(starts, there, self.of_others) if one.queue not in self.undone
         ]
 
 
 def placed(kept: Kept, found: Known, topics: Topics, patience_s: float) -> Placed:
-    """Move each position beyond a fork to where its queue ended there."""
+    """Set each position that is beyond a fork to where its queue ended at the fork."""
     at = places(kept)
     for broker, by_topic in at.items():
         if not isinstance(by_topic, Mapping):
@@ -73,7 +73,8 @@ def placed(kept: Kept, found: Known, topics: Topics, patience_s: float) -> Place
             remade |= again
             continue
         ends = _ends(found, broker, topics, patience_s, fork.log_offset)
-        # Of a topic that was deleted only in the other history, all before the fork was there.
+        # If a topic was deleted only in the other history, its messages before the fork still
+        # exist. The stream continues after them.
         moved = {
             key: ends.get(key, 0) if key in again else min(offset, ends.get(key, 0))
             for key, offset in mine.items()
@@ -100,7 +101,7 @@ def _is_remade(position: Position, key: QueueKey, found: Known) -> bool:
 def _ends(
     found: Known, broker: str, topics: Topics, patience_s: float, log_offset: int
 ) -> dict[QueueKey, int]:
-    """The ends of a broker's queues where its log ended here."""
+    """The ends of a broker's queues when its log ended at `log_offset`."""
     then = known([found.addresses[broker]], topics, patience_s, until_log=log_offset)
     sight = then.sights.get(broker)
     if sight is None or sight.lineage.epoch != found.sights[broker].lineage.epoch:

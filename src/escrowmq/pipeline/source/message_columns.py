@@ -1,4 +1,4 @@
-"""The columns of a message, and which of them somebody wants."""
+"""The columns of a message, and the selection of columns for a read."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ BORN_AT_MS = "born_at_ms"
 STORED_AT_MS = "stored_at_ms"
 VISIBLE_AT_MS = "visible_at_ms"
 
-#: Timestamps, and the milliseconds that each is made of.
+#: Timestamp columns, and the millisecond column that each is made from.
 INSTANTS = {BORN_AT: BORN_AT_MS, STORED_AT: STORED_AT_MS, VISIBLE_AT: VISIBLE_AT_MS}
 
-#: In the order in which they come; the types as SQL names them.
+#: In the order of the schema. The types are SQL names.
 TYPES = {
     BROKER: "string",
     TOPIC: "string",
@@ -59,16 +59,16 @@ TYPES = {
     TRANSACTION_ID: "string",
     PROBLEM: "string",
     PROPERTIES: "map<string,string>",
-    # Of a message that was a half message.
+    # Only of a message that was a half message.
     HALF_OFFSET: "bigint",
     **dict.fromkeys(INSTANTS.values(), "bigint"),
 }
-#: Columns of a read that names them; no other read has them.
+#: Columns that are read only if the options name them.
 EXTRA = (PROPERTIES, HALF_OFFSET, *INSTANTS.values())
 
 
 def chosen(columns: Sequence[str], *, with_properties: bool) -> tuple[str, ...]:
-    """The columns that these options ask for."""
+    """The columns that these options select."""
     for name in columns:
         if name not in TYPES:
             raise bad_option("columns", f"some of {', '.join(TYPES)}", name)
@@ -79,14 +79,14 @@ def chosen(columns: Sequence[str], *, with_properties: bool) -> tuple[str, ...]:
 
 
 def spark_schema(columns: Sequence[str]) -> StructType:
-    """These columns as Spark knows them."""
+    """The Spark schema of these columns."""
     from pyspark.sql.types import StructField, StructType
 
     return StructType([StructField(name, spark_type(TYPES[name])) for name in columns])
 
 
 def checked_schema(schema: StructType) -> tuple[str, ...]:
-    """The columns of a schema that somebody has given, if they are ours."""
+    """The column names of a user's schema. Refuses a column that is not ours."""
     ours = spark_schema(tuple(TYPES))
     for field in schema:
         if field.name not in TYPES or field.dataType != ours[field.name].dataType:

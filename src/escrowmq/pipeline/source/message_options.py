@@ -1,4 +1,4 @@
-"""The options of a read of messages, as they were meant."""
+"""The parsed options of a read of messages."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _OF_BATCHES = ("endingOffsets", "endingTimestamp")
 _OF_STREAMS = ("maxRowsPerBatch", "availableNow")
 EARLIEST = "earliest"
 LATEST = "latest"
-#: In JSON, as numbers.
+#: The numbers that stand for these words in JSON.
 _NAMED = {-2: EARLIEST, -1: LATEST}
 _OFFSETS = (
     'earliest, latest, or JSON as {"topic": {"0": 5}}, -2 in it for earliest and -1 for latest; '
@@ -46,11 +46,11 @@ _INSTANT = "milliseconds since 1970, or a time as in 2026-11-16T12:00:00Z"
 
 @dataclass(frozen=True)
 class Bound:
-    """Where to begin, or to end."""
+    """Where to begin or end."""
 
-    #: ``earliest`` or ``latest``, of queues that are not named.
+    #: ``earliest`` or ``latest``, for queues that are not named.
     word: str
-    #: By broker (empty for any), topic and queue.
+    #: By broker (empty means any), topic and queue.
     offsets: Mapping[QueueKey, int]
     at_ms: int = -1
 
@@ -64,7 +64,7 @@ class Bound:
         return offset
 
     def missing(self, there: Spans) -> list[QueueKey]:
-        """The queues that were named and are not there."""
+        """The named queues that do not exist."""
         of_any = {key._replace(broker="") for key in there}
         return [key for key in self.offsets if key not in there and key not in of_any]
 
@@ -75,36 +75,37 @@ class Bound:
 
 @dataclass(frozen=True)
 class MessageOptions:
-    """What is to be read."""
+    """Parsed options of a read of messages."""
 
     brokers: tuple[str, ...]
     topics: Topics
     start: Bound
     end: Bound
     rows_per_batch_max: int
-    #: Rows of a task; 0 for what suits the size of the read.
+    #: Rows per task; 0 picks a number that fits the size of the read.
     rows_per_partition_max: int
     columns: tuple[str, ...]
     tags: tuple[str, ...]
     keys: tuple[str, ...]
     fails_on_loss: bool
     patience_s: float
-    #: The trigger as the user tells it, for versions of Spark that do not; None if not said.
+    #: The trigger, as the user gives it for versions of Spark that do not pass it on; None if not
+    #: given.
     available_now: bool | None
 
 
 def batch_options(given: Mapping[str, str]) -> MessageOptions:
-    """The options of a read of what is there."""
+    """Parse the options of a batch read."""
     return _read(Options(given, (*_COMMON, *_OF_BATCHES)))
 
 
 def stream_options(given: Mapping[str, str]) -> MessageOptions:
-    """The options of a read of what comes."""
+    """Parse the options of a stream read."""
     return _read(Options(given, (*_COMMON, *_OF_STREAMS)))
 
 
 def any_options(given: Mapping[str, str]) -> MessageOptions:
-    """The options of a read whose kind is not known yet: Spark asks for the columns first."""
+    """Parse options before the kind of read is known: Spark asks for the columns first."""
     return _read(Options(given, (*_COMMON, *_OF_BATCHES, *_OF_STREAMS)))
 
 
@@ -131,7 +132,7 @@ def _read(options: Options) -> MessageOptions:
 
 
 def _check_order(start: Bound, end: Bound) -> None:
-    """Refuse an end before its start, where both were said in numbers of one kind."""
+    """Refuse an end before its start, if both are numbers of the same kind."""
     if 0 <= end.at_ms < start.at_ms:
         raise bad_option("endingTimestamp", "not before startingTimestamp", str(end.at_ms))
     for key, offset in end.offsets.items():
@@ -175,7 +176,7 @@ def _bound(options: Options, which: str, word: str) -> Bound:
 
 
 def _named_offsets(kept: dict[str, Any]) -> list[tuple[QueueKey, int]]:
-    """Offsets by topic and queue; or by broker, topic and queue."""
+    """Offsets by topic and queue, or by broker, topic and queue."""
     found = []
     for outer, inner in kept.items():
         for name, value in inner.items():

@@ -1,4 +1,4 @@
-"""Reading ranges of queues, in a task: bytes from the broker, Arrow batches out."""
+"""Reads ranges of queues in a task: bytes from the broker in, Arrow batches out."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ if TYPE_CHECKING:
 log = event_log(__name__)
 
 JOINED_BYTES = 4 * 1024 * 1024
-"""Stored bytes that are decoded together, about: one batch of Arrow's."""
+"""The approximate number of stored bytes that are decoded together into one Arrow batch."""
 
 PAGE_BYTES_MIN = 256 * 1024
 PAGE_BYTES_MAX = 1024 * 1024
-"""Stored bytes of a page: a large one keeps the broker's other clients waiting."""
+"""The most stored bytes of a page. A larger page would keep the broker's other clients waiting."""
 
 
 @dataclass(frozen=True)
 class RangesPartition(InputPartition):
-    """What one task reads: ranges of queues of one broker."""
+    """Ranges of one broker's queues that one task reads."""
 
     address: str
     ranges: tuple[Range, ...]
-    #: The history that the ranges are of; None if the broker tells none.
+    #: The history that the ranges belong to; None if the broker reports none.
     sight: Sight | None = None
-    #: Where each topic began; -1 where that is not known.
+    #: Where each topic began in the log; -1 if unknown.
     born: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -60,7 +60,7 @@ class RangesPartition(InputPartition):
 
 
 class History:
-    """The history that a task reads; it must be the one that was planned."""
+    """The history that a task reads. It must be the one that was planned."""
 
     def __init__(self, sight: Sight | None, born: Mapping[str, int]) -> None:
         self._sight = sight
@@ -68,11 +68,11 @@ class History:
         self._epoch = "" if sight is None else sight.lineage.epoch
 
     def born(self, topic: str) -> int:
-        """Where a topic began that is read: what it is now if it was deleted is another one."""
+        """Where the planned topic began in the log. A recreated topic begins elsewhere."""
         return self._born.get(topic, -1)
 
     def check(self, calls: OwnCalls, epoch: str) -> None:
-        """Refuse what a broker answered that was restored meanwhile; a restart is none."""
+        """Refuse an answer of a broker that was restored since planning. A restart is fine."""
         if self._sight is None or epoch == self._epoch:
             return
         there = decode_lineage(calls.call(OwnCode.STATUS).header.lineage)
@@ -90,8 +90,8 @@ class History:
 def read_partition(
     partition: InputPartition, options: MessageOptions, schema: StructType
 ) -> Iterator[pa.RecordBatch]:
-    """The messages of these ranges, filtered, in the columns of this schema."""
-    # Where there is nothing to read, Spark makes a partition of its own.
+    """Read the messages of these ranges, filtered, in the columns of this schema."""
+    # If there is nothing to read, Spark creates its own partition.
     if not isinstance(partition, RangesPartition):
         return
     names = tuple(schema.names)
@@ -112,9 +112,9 @@ def read_partition(
 def _joined_pages(
     calls: OwnCalls, group: Sequence[Range], options: MessageOptions, history: History
 ) -> Iterator[Page]:
-    """A page of each queue in turn, and what together has some size as one."""
+    """Read a page of each queue in turn, and join pages up to a common size."""
     held: list[Page] = []
-    # So that a turn is about what is decoded together.
+    # One turn over all queues then reads about as much as is decoded together.
     bytes_max = min(max(JOINED_BYTES // len(group), PAGE_BYTES_MIN), PAGE_BYTES_MAX)
     running = deque(_pages(calls, one, options, bytes_max, history) for one in group)
     while running:
@@ -134,7 +134,7 @@ def _joined_pages(
 def _pages(
     calls: OwnCalls, wanted: Range, options: MessageOptions, bytes_max: int, history: History
 ) -> Iterator[Page]:
-    """What the broker answers for one queue, page by page."""
+    """Read one queue page by page."""
     queue, at, end = wanted
     codes = ",".join(str(tags_code(tag)) for tag in options.tags)
     while at < end:
@@ -158,14 +158,14 @@ def _pages(
         count = len(answer.columns["size"])
         queue_id = np.full(count, queue.queue_id, dtype=np.int32)
         yield Page(queue_id, **answer.columns, data=answer.data)
-        # Further on each time, whatever the broker says.
+        # Stop unless the broker moves ahead, so that a wrong answer cannot cause an endless loop.
         if told.next_start <= at or told.next_start >= there.end:
             return
         at = told.next_start
 
 
 def note_losses(found: list[Loss], options: MessageOptions) -> None:
-    """Messages that are gone are an error, unless somebody said that they are none."""
+    """Raise for lost messages, or only log them if `failOnDataLoss` is false."""
     for loss in found:
         if options.fails_on_loss:
             raise loss.error()
@@ -174,7 +174,7 @@ def note_losses(found: list[Loss], options: MessageOptions) -> None:
 
 def _filtered(batch: pa.RecordBatch, options: MessageOptions) -> pa.RecordBatch:
     if options.tags:
-        # Two tags may share a code, which is all that the broker looks at.
+        # Two tags may share a hash code, and the broker compares only codes.
         batch = batch.filter(pc.is_in(batch[c.TAGS], pa.array(options.tags)))
     if options.keys:
         wanted = pa.array(options.keys)

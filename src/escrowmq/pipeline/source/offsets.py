@@ -1,6 +1,6 @@
-"""Offsets of queues: what there is, where to begin and to end, and what of it each task reads.
+"""Queue offsets: what exists, where to begin and end, and what each task reads.
 
-Pure: brokers are asked by ``queues.py``.  Offsets of a stream are kept in its checkpoint under the
+Pure: ``queues.py`` makes the requests to brokers. A stream's checkpoint keeps offsets under the
 brokers' names, so that a broker may move to another address.
 """
 
@@ -12,7 +12,7 @@ from typing import NamedTuple
 from escrowmq.model.errors import RequestRefused
 
 StreamOffsets = dict[str, dict[str, dict[str, int]]]
-"""By broker, topic and queue; as JSON has it, in which a key is a text."""
+"""Offsets by broker, topic and queue, as in JSON, where a key is a string."""
 
 
 class QueueKey(NamedTuple):
@@ -24,7 +24,7 @@ class QueueKey(NamedTuple):
 
 
 class Span(NamedTuple):
-    """Queue offsets: from, and up to."""
+    """A range of queue offsets, ``[start, end)``."""
 
     start: int
     end: int
@@ -34,7 +34,7 @@ NOWHERE = Span(0, 0)
 
 
 class Range(NamedTuple):
-    """What a task reads of one queue."""
+    """The part of one queue that a task reads."""
 
     queue: QueueKey
     start: int
@@ -45,14 +45,14 @@ TASKS = 8
 TASK_ROWS_MIN = 100_000
 TASK_ROWS_MAX = 500_000
 SIDE_BY_SIDE_MAX = 16
-"""Queues that a task reads in turn, a page of each."""
+"""How many queues a task reads in turn, a page of each."""
 
 Offsets = Mapping[QueueKey, int]
 Spans = Mapping[QueueKey, Span]
 
 
 def to_json(offsets: Offsets, brokers: Iterable[str] = ()) -> StreamOffsets:
-    """As a checkpoint keeps them; brokers are known also if they have no queue yet."""
+    """The form that a checkpoint keeps. It includes `brokers` that have no queue yet."""
     kept: StreamOffsets = {broker: {} for broker in sorted(brokers)}
     for key in sorted(offsets):
         kept.setdefault(key.broker, {}).setdefault(key.topic, {})[str(key.queue_id)] = offsets[key]
@@ -60,7 +60,7 @@ def to_json(offsets: Offsets, brokers: Iterable[str] = ()) -> StreamOffsets:
 
 
 def from_json(kept: StreamOffsets) -> dict[QueueKey, int]:
-    """As a checkpoint kept them."""
+    """The offsets that a checkpoint kept."""
     return {
         QueueKey(broker, topic, int(queue_id)): offset
         for broker, topics in kept.items()
@@ -70,10 +70,11 @@ def from_json(kept: StreamOffsets) -> dict[QueueKey, int]:
 
 
 def begun(kept: StreamOffsets, there: Spans) -> dict[QueueKey, int]:
-    """Where each queue is read from, also those that came since.
+    """Where each queue is read from, including queues that are new.
 
-    A queue that a known broker did not have then is read from its first message.  A broker that
-    nobody knew may be old: of it we take what there is.
+    If the checkpoint knows the broker but not the queue, the queue is new and is read from its
+    first message. A broker that the checkpoint does not know may be old, so its queues are read
+    from the first message that still exists.
     """
     offsets = from_json(kept)
     more = {
@@ -85,17 +86,17 @@ def begun(kept: StreamOffsets, there: Spans) -> dict[QueueKey, int]:
 
 
 class Loss(NamedTuple):
-    """Messages that were to be read, and are not there."""
+    """Messages that the read wanted and that do not exist."""
 
     queue: QueueKey
-    #: Wanted: from, and up to, if that was said.
+    #: The wanted range; the end is None if the read gave none.
     start: int
     end: int | None
-    #: None if the queue is gone.
+    #: None if the queue no longer exists.
     there: Span | None
 
     def error(self) -> RequestRefused:
-        """Say it."""
+        """The error for this loss."""
         text = f"{self._cause()}; set failOnDataLoss=false to read what is there"
         return RequestRefused("data_lost", text, **self.facts())
 
@@ -108,7 +109,7 @@ class Loss(NamedTuple):
         return "retention has deleted messages, or the store or topic was made anew"
 
     def facts(self) -> dict[str, object]:
-        """What is known of it."""
+        """The facts, for an error or the log."""
         facts = {"start": self.start, "end": self.end}
         if self.there is not None:
             facts |= {"there_start": self.there.start, "there_end": self.there.end}
@@ -116,9 +117,9 @@ class Loss(NamedTuple):
 
 
 def losses(starts: Offsets, there: Spans, of_others: Container[str] = ()) -> list[Loss]:
-    """Queues that cannot be read on from where somebody stands.
+    """Queues that cannot be read from these offsets.
 
-    Of some brokers it is known that this was in another store.
+    `of_others` are brokers for which the offsets are known to belong to another store.
     """
     return [
         Loss(key, start, None, there.get(key))
@@ -130,20 +131,24 @@ def losses(starts: Offsets, there: Spans, of_others: Container[str] = ()) -> lis
 
 
 def readable(start: int, end: int, there: Span) -> Span:
-    """What there is of a range: one that ends before it starts is of a queue that was made anew."""
+    """The part of a range that exists.
+
+    A range that ends before its start is of a recreated queue.
+    """
     low = there.start if start > end else max(start, there.start)
     return Span(low, max(min(end, there.end), low))
 
 
 def shared_out(starts: Offsets, ends: Offsets, rows_max: int) -> dict[QueueKey, int]:
-    """Ends so that at most so many rows are read: of each queue its part, of some at least one."""
+    """Limit the ends to `rows_max` rows in total, divided among queues by their backlog."""
     backlogs = {key: max(end - starts.get(key, 0), 0) for key, end in ends.items()}
     total = sum(backlogs.values())
     if total <= rows_max:
         return dict(ends)
     given = {key: backlog * rows_max // total for key, backlog in backlogs.items()}
     left = rows_max - sum(given.values())
-    # Those first that were cut most, or a small queue beside a large one would never be read.
+    # Queues that rounding cut most come first. Otherwise a small queue beside a large one would
+    # never be read.
     for key in sorted(backlogs, key=lambda key: -(backlogs[key] * rows_max % total)):
         if left == 0:
             break
@@ -154,19 +159,19 @@ def shared_out(starts: Offsets, ends: Offsets, rows_max: int) -> dict[QueueKey, 
 
 
 def task_rows(rows: int) -> int:
-    """Rows of each task, if so many are read and nobody has said how to cut them.
+    """The rows of each task, for a read of this many rows whose options do not say.
 
-    A task costs Spark as much as 15,000 rows, and a broker is as fast as four of them: eight are
-    enough, until each would take seconds.
+    A task's overhead equals 15,000 rows, and a broker serves four tasks at full speed. Eight tasks
+    are enough until each would take seconds.
     """
     return min(max(-(-rows // TASKS), TASK_ROWS_MIN), TASK_ROWS_MAX)
 
 
 def packed(ranges: Iterable[Range], rows_max: int) -> Iterator[tuple[Range, ...]]:
-    """Ranges by the task: about so many rows for each, and of one broker.
+    """Pack ranges into tasks of about `rows_max` rows, each of one broker.
 
-    Queues of a topic grow together, and a task has of each its part: their messages stand side by
-    side in the log, and the broker reads them together.
+    The queues of a topic grow together, so a task gets a share of each. Their messages are close
+    together in the log, and the broker reads them together.
     """
     held: list[Range] = []
     rows = 0
@@ -187,7 +192,7 @@ def packed(ranges: Iterable[Range], rows_max: int) -> Iterator[tuple[Range, ...]
 
 
 def side_by_side(ranges: Iterable[Range]) -> Iterator[list[Range]]:
-    """Ranges of different queues of one topic, as they follow each other, some at a time."""
+    """Group consecutive ranges of different queues of one topic, up to a limit per group."""
     group: list[Range] = []
     for one in ranges:
         if one.start >= one.end:

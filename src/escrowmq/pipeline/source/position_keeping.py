@@ -1,15 +1,15 @@
 """Stream readers for Spark 4.0 and 4.1, which tell a reader neither its start nor its limit.
 
-These versions call ``latestOffset()`` without arguments.  On both of them (tests/spark/test_old_
-stream_api.py holds this) the calls come in one of two orders:
+These versions call ``latestOffset()`` without arguments. On both of them the calls come in one of
+two orders, which tests/spark/test_old_stream_api.py verifies:
 
 * a new query: ``latestOffset``, ``initialOffset``, ``partitions(initial, end)``;
 * a query with a checkpoint: ``partitions(at, at)``, then ``latestOffset``.
 
 So a reader that keeps the last offset it planned or returned knows where each batch starts, and can
-limit it.  It cannot know the trigger: with ``availableNow`` these versions run exactly one batch,
-whatever it holds.  A limit would then end the query early and silently, so the user must say which
-trigger the query has (option ``availableNow``) before a limit is applied.
+limit it. It cannot know the trigger: with ``availableNow`` these versions run exactly one batch,
+whatever it holds. A limit would then end the query early and silently. Therefore the user must say
+which trigger the query has (option ``availableNow``) before a limit is applied.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ WRAPPER = "spark.sql.streaming.triggerAvailableNowWrapper.enabled"
 
 
 class LimitedReader(Protocol):
-    """A reader as Spark 4.2 wants it."""
+    """A reader with the interface of Spark 4.2."""
 
     def initialOffset(self) -> Offsets:  # noqa: N802 - Spark's
         """Where a new query begins."""
@@ -61,10 +61,11 @@ def for_this_spark(
     limit_option: str,
     is_limit_given: bool,
 ) -> DataSourceStreamReader:
-    """Return `reader`, or on Spark 4.0 and 4.1 one around it that keeps its position.
+    """Return `reader`, or on Spark 4.0 and 4.1 a wrapper that keeps its position.
 
     Raises:
-        RequestRefused: ``bad_option``; a limit on these versions without the option availableNow.
+        RequestRefused: ``bad_option``, for a limit on these versions without the option
+            availableNow.
     """
     if HAS_READ_LIMITS:
         return reader
@@ -79,7 +80,7 @@ def for_this_spark(
 def keeping(
     reader: LimitedReader, *, available_now: bool | None, limit_option: str, is_limit_given: bool
 ) -> PositionKeepingReader:
-    """The reader for Spark 4.0 and 4.1."""
+    """Wrap a reader for Spark 4.0 and 4.1."""
     if is_limit_given and available_now is None:
         raise bad_option(
             "availableNow",
@@ -91,23 +92,26 @@ def keeping(
 
 
 class PositionKeepingReader(DataSourceStreamReader):
-    """Gives a reader the start and the limit that Spark does not pass on."""
+    """Passes a reader the start and the limit that Spark does not pass on."""
 
     def __init__(self, reader: LimitedReader, limit: ReadLimit) -> None:
         self._reader = reader
         self._limit = limit
         self._initial: Offsets | None = None
-        #: The end of the last batch that was planned; None before the first.
+        #: The end of the last planned batch; None before the first.
         self._position: Offsets | None = None
-        #: Whether the position was guessed: the query counts as new until Spark says otherwise.
+        #: Whether the position is a guess: a query counts as new until Spark shows otherwise.
         self._is_guess = False
 
-    # On the driver, all in one process while the query runs.
+    # On the driver, in one process while the query runs.
 
     def initialOffset(self) -> Offsets:  # noqa: N802 - Spark's
-        """Where a new query begins; the same at each call, since ends were counted from it."""
+        """Where a new query begins.
+
+        Each call returns the same value, because ends were counted from it.
+        """
         if self._initial is None:
-            # As Spark gives it back: its JSON knows no tuples and no numbers as keys.
+            # In the form in which Spark returns it: its JSON has no tuples and no numeric keys.
             self._initial = json.loads(json.dumps(self._reader.initialOffset()))
         assert self._initial is not None
         return self._initial
@@ -117,12 +121,12 @@ class PositionKeepingReader(DataSourceStreamReader):
         if self._position is None:
             self._position = self.initialOffset()
             self._is_guess = True
-        # Kept even if Spark plans no task for it, as for a query that needs no row.
+        # Kept even if Spark plans no task for it, for example for a query that needs no rows.
         self._position = self._reader.latestOffset(self._position, self._limit)
         return self._position
 
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
-        """The tasks of a batch; with two equal offsets, Spark tells where a query stands."""
+        """The tasks of a batch. Spark passes two equal offsets to tell where a query stands."""
         if self._is_guess and start != self._initial:
             self._check_guess(start)
         for broker in start.keys() - end.keys():
@@ -132,13 +136,13 @@ class PositionKeepingReader(DataSourceStreamReader):
         return self._reader.partitions(start, end)
 
     def _check_guess(self, start: Offsets) -> None:
-        """Spark asked for the end first and has a checkpoint after all: look for losses now."""
+        """Check for losses now: Spark asked for the end first, but has a checkpoint."""
         if not isinstance(self._limit, ReadAllAvailable):
             raise bad_option("availableNow", f"true for this query, or {WRAPPER} false", "false")
         self._reader.latestOffset(start, self._limit)
 
     def commit(self, end: Offsets) -> None:
-        """Nothing is held for a batch."""
+        """Do nothing: the reader holds no resources for a batch."""
 
     # On an executor.
 

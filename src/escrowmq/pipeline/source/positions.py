@@ -1,11 +1,11 @@
 """Positions of a stream in the brokers' histories, as its checkpoint keeps them.
 
-For each broker the checkpoint has where the stream stands and which history it saw there.  A broker
-that was restored repeats offsets that another history used: its lineage tells up to where both
-histories are the same, and a position beyond that continues there.
+For each broker the checkpoint holds the stream's position and the history that it saw there. A
+restored broker repeats offsets that another history used. Its lineage tells up to where both
+histories are the same, and a position beyond that point continues there.
 
-A checkpoint of version 1 has positions without histories.  A program of that version fails on what
-is written here.
+A checkpoint of version 1 has positions without histories. A program of that version fails on a
+checkpoint of this version.
 """
 
 from __future__ import annotations
@@ -18,37 +18,37 @@ from escrowmq.model.lineage import Epoch, Sight, decode_lineage
 
 VERSION = 2
 EPOCHS_MAX = 8
-"""Epochs that a checkpoint keeps of a lineage: those of the last starts of the broker."""
+"""How many epochs of a lineage a checkpoint keeps: those of the broker's last starts."""
 
 Kept = dict[str, Any]
-"""By broker, what a checkpoint keeps of it."""
+"""What a checkpoint keeps of each broker, by broker."""
 
 
 class Position(NamedTuple):
-    """Where a stream stands in one broker's history."""
+    """A stream's position in one broker's history."""
 
-    #: Offsets by topic and queue, or an offset of the log.
+    #: Offsets by topic and queue, or a log offset.
     at: Any
-    #: None if an older program wrote it, or an older broker did not tell.
+    #: None if an older program wrote it, or an older broker did not report it.
     sight: Sight | None
-    #: By topic, where it began in the log; None if an older program wrote it.
+    #: Where each topic began in the log, by topic; None if an older program wrote it.
     born: Mapping[str, int] | None = None
 
     @property
     def history(self) -> str:
-        """The lineage as text; empty if it is not known."""
+        """The lineage as text; empty if unknown."""
         return "" if self.sight is None else self.sight.lineage.encode()
 
     def is_before(self, topic: str, born: int) -> bool:
-        """Whether it is of another incarnation of a topic than the one that began there."""
+        """Whether it belongs to another incarnation of the topic than the one begun at `born`."""
         if self.born is not None:
             return self.born.get(topic, born) != born
         return self.sight is not None and born >= self.sight.log_end
 
 
 def position_of(kept: Any) -> Position:  # noqa: ANN401 - what JSON has
-    """What the checkpoint keeps of one broker."""
-    # In version 1, what has a topic's name is never a number.
+    """Parse what the checkpoint keeps of one broker."""
+    # In version 1 the keys are topics, and their values are never integers.
     if not isinstance(kept, Mapping) or not isinstance(kept.get("version"), int):
         return Position(kept, None)
     if kept["version"] > VERSION:
@@ -71,7 +71,7 @@ def not_ours(broker: str, wanted: str) -> RequestRefused:
 
 
 def places(kept: Kept) -> dict[str, Any]:
-    """Where a stream stands, by broker, without the histories."""
+    """The stream's positions by broker, without the histories."""
     return {broker: position_of(one).at for broker, one in kept.items()}
 
 
@@ -81,7 +81,7 @@ def to_keep(
     before: Kept,
     born: Mapping[tuple[str, str], int] | None = None,
 ) -> dict[str, Any]:
-    """What a checkpoint keeps; of a broker where nothing is new, what it kept before.
+    """The new content of a checkpoint. Brokers without news keep their old entry.
 
     ``born`` says where topics began, by broker and topic.
     """
@@ -93,7 +93,7 @@ def to_keep(
             of_broker = {topic: one for (name, topic), one in born.items() if name == broker}
             entry["born"] = {topic: of_broker[topic] for topic in at if topic in of_broker}
         was, is_now = position_of(old), position_of(entry)
-        # A log that grew by nothing that is read makes no batch.
+        # A log that grew without anything to read must not cause a batch.
         is_same = was.at == at and (
             sight is None or (was.history == is_now.history and _is_born(was, is_now))
         )
@@ -102,12 +102,12 @@ def to_keep(
 
 
 def _is_born(was: Position, is_now: Position) -> bool:
-    """Whether both are of the same incarnations of their topics."""
+    """Whether both positions are of the same incarnations of their topics."""
     return not any(was.is_before(topic, born) for topic, born in (is_now.born or {}).items())
 
 
 def _entry(at: Any, sight: Sight) -> dict[str, Any]:  # noqa: ANN401 - as above
-    # Repairs keep the offsets of messages.
+    # Repairs do not change the offsets of messages.
     lineage = sight.lineage.without_repairs().newest(EPOCHS_MAX)
     return {
         "version": VERSION,
@@ -119,15 +119,15 @@ def _entry(at: Any, sight: Sight) -> dict[str, Any]:  # noqa: ANN401 - as above
 
 
 def is_other_store(seen: Sight | None, there: Sight | None) -> bool:
-    """Whether a broker has another store than the one that was seen."""
+    """Whether a broker's store is not the one that was seen."""
     return seen is not None and there is not None and seen.store_id != there.store_id
 
 
 def fork_of(broker: str, seen: Sight | None, there: Sight | None) -> Epoch | None:
-    """Where a broker's history left the one that was seen; None if it goes on from there.
+    """Where a broker's history left the one that was seen; None if it continues that one.
 
     Raises:
-        RequestRefused: ``history_unknown``: nobody can tell.
+        RequestRefused: ``history_unknown``, if the lineages do not tell.
     """
     if seen is None or there is None or is_other_store(seen, there):
         return None
@@ -145,7 +145,7 @@ def fork_of(broker: str, seen: Sight | None, there: Sight | None) -> Epoch | Non
 
 
 def forks_between(before: Kept, after: Kept) -> dict[str, int]:
-    """Brokers whose histories fork between two positions, and at which log offset."""
+    """The log offsets at which brokers' histories fork between two positions, by broker."""
     forks = {}
     for broker, kept in after.items():
         seen = position_of(before.get(broker)).sight

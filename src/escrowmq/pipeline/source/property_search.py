@@ -1,4 +1,4 @@
-"""Properties of very many messages at once, as Arrow has them."""
+"""Searches the properties of many messages at once, as Arrow arrays."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ASCII_MAX = 0x7F
 
 
 def readable(strings: pa.Array) -> tuple[pa.Array, dict[int, str]]:
-    """Property strings as UTF-8, and by row what is wrong with one: it is made readable."""
+    """Property strings as valid UTF-8, and the rows whose bytes had to be replaced."""
     held = strings.buffers()[2]
     data = np.frombuffer(held, dtype=np.uint8) if held is not None else np.zeros(0, np.uint8)
     if not len(data) or int(data.max()) <= _ASCII_MAX:
@@ -54,7 +54,7 @@ class Properties:
         return slices(self._buffer, starts, ends, pa.utf8(), is_missing)
 
     def maps(self) -> pa.Array:
-        """All of them that count, as a map for each message."""
+        """All valid properties, as one map for each message."""
         pairs = self._found
         name_ends = np.flatnonzero(pairs.data == NAME_END)
         found = np.append(name_ends, len(pairs.data))[np.searchsorted(name_ends, pairs.starts)]
@@ -72,10 +72,10 @@ class Properties:
 
 
 def _last_of_each(rows: Numbers, names: pa.Array) -> Numbers:
-    """The places of the pairs that hold, if a message has a name twice."""
+    """The indexes of the pairs that count: the last one if a message has a name twice."""
     encoded = names.dictionary_encode()
     codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
     pairs = rows * (len(encoded.dictionary) + 1) + codes
-    # The first from the end is the last.
+    # The first from the end is the last pair.
     _, from_end = np.unique(pairs[::-1], return_index=True)
     return np.sort(len(pairs) - 1 - from_end)

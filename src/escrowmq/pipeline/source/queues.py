@@ -1,4 +1,4 @@
-"""What brokers say of their queues: asked by the driver."""
+"""Requests to brokers about their queues. Runs on the driver."""
 
 from __future__ import annotations
 
@@ -23,20 +23,23 @@ log = event_log(__name__)
 
 FIRST_WAIT_S = 0.1
 WAIT_S_MAX = 2.0
-#: Topics that brokers make: for groups, and for attempts of the sink.
+#: Topics that brokers create: for groups, and for attempts of the sink.
 _NOT_OF_USERS = (*GROUP_TOPIC_PREFIXES, GROUP_PREFIX)
 
 T = TypeVar("T")
 
 
 class Topics(NamedTuple):
-    """Which topics: by name, or by a pattern for the whole name."""
+    """A selection of topics, by name or by a pattern for the whole name."""
 
     names: tuple[str, ...]
     pattern: str
 
     def chosen(self, there: Iterable[str]) -> set[str]:
-        """Those of them that are there; a pattern takes no group's topics unless it names them."""
+        """The selected topics that exist.
+
+        A pattern skips internal topics unless it contains a ``%``.
+        """
         if self.names:
             return set(self.names).intersection(there)
         matches = re.compile(self.pattern).fullmatch
@@ -49,12 +52,12 @@ class Topics(NamedTuple):
 class Known(NamedTuple):
     """Brokers and their queues."""
 
-    #: By name.
+    #: Addresses by broker name.
     addresses: dict[str, str]
     spans: dict[QueueKey, Span]
-    #: The histories that the offsets belong to, by the brokers' names; some brokers tell none.
+    #: The histories that the offsets belong to, by broker name. Older brokers report none.
     sights: dict[str, Sight]
-    #: Where topics began in the logs of their brokers, by the names of both.
+    #: Where each topic began in its broker's log, by broker and topic name.
     born: dict[tuple[str, str], int]
 
     def unknown(self, topics: Topics) -> tuple[str, ...]:
@@ -66,7 +69,7 @@ class Known(NamedTuple):
 
 
 def patiently(ask: Callable[[], T], patience_s: float) -> T:
-    """Ask until there is an answer: a broker may be about to come back."""
+    """Retry while the broker is unavailable, for up to `patience_s`."""
     until = time.monotonic() + patience_s
     wait_s = FIRST_WAIT_S
     while True:
@@ -89,10 +92,10 @@ def known(
     until_ms: int = -1,
     until_log: int = -1,
 ) -> Known:
-    """Queues of these topics, each broker's at one position of its log.
+    """Queues of these topics, with each broker's offsets taken at one position of its log.
 
-    With times, of the offsets only those that became visible between them; with a log offset, only
-    those that were visible there.
+    With times, only offsets that became visible between them. With a log offset, only offsets that
+    were visible there.
     """
     found = Known({}, {}, {}, {})
     asked = ListQueuesHeader(
@@ -135,7 +138,7 @@ def _of_broker(
                     if born.setdefault((name, row.topic), row.born) != row.born:
                         raise Unavailable("topic_remade", "ask again", topic=row.topic)
             if sight is not None:
-                # All that was visible is below it.
+                # Everything that was visible is below this end.
                 log_end = max(sight.log_end, page.header.log_end)
                 sight = Sight(sight.lineage, log_end, sight.half_end)
     return name, spans, born, sight

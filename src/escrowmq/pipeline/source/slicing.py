@@ -1,4 +1,4 @@
-"""Very many slices of one buffer as one Arrow array."""
+"""Many slices of one buffer as one Arrow array."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def slices(
     borders[0:-1:2] = starts
     borders[1::2] = ends
     borders[-1] = ends[-1] if count else 0
-    # Every other one is what stands between two of them.
+    # Every other element is the gap between two slices.
     parted = pa.Array.from_buffers(kind, 2 * count, [None, pa.py_buffer(borders), data])
     wanted = pa.array(np.arange(0, 2 * count, 2, dtype=np.int64), mask=is_missing)
     return parted.take(wanted)

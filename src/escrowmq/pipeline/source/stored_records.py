@@ -1,9 +1,9 @@
-"""Stored messages one after the other in a buffer: where their parts are, and that they are whole.
+"""Locates the parts of stored messages in a buffer, and verifies that they are intact.
 
-The layout is that of ``protocol/stored_message.py``.  Where fields stand depends on two bits of the
-message, so records are taken in groups that have them in common; within one, a field of all records
-is one step of numpy.  This is where stored bytes are verified (law 3), since the broker hands them
-on unread.
+``protocol/stored_message.py`` defines the layout. The positions of fields depend on two bits of the
+message, so records are processed in groups that share these bits. Within a group, numpy reads a
+field of all records in one step. Stored bytes are verified here (law 3), because the broker passes
+them on unread.
 """
 
 from __future__ import annotations
@@ -24,42 +24,42 @@ from escrowmq.protocol.stored_message import CRC_MASK, MAGIC_V1
 
 Array = npt.NDArray[Any]
 
-#: After the body at least the sizes of the topic and of the properties.
+#: The body is followed at least by the sizes of the topic and of the properties.
 _REST_BYTES_MIN = 3
 _RECORD_BYTES_MIN = HEADS[0].itemsize + _REST_BYTES_MIN
 _SYS_FLAG = np.dtype(">i4")
 _SYS_FLAG_AT = 36
-#: Bodies of which objects are made at once: as many as stay in the processor's cache.
+#: How many body objects are created at once: as many as fit into the processor's cache.
 _LISTED = 256
 
 
 class Place(NamedTuple):
-    """Where messages were read."""
+    """The source of messages."""
 
     broker: str
     topic: str
 
 
 class Page(NamedTuple):
-    """Messages of one topic, as READ_STORED answers them queue by queue."""
+    """Messages of one topic, as READ_STORED returns them queue by queue."""
 
     queue_id: Array
     queue_offset: Array
     visible_at_ms: Array
     crc: Array
     size: Array
-    #: The records, one after the other.
+    #: The records, one after another.
     data: memoryview
 
     def halves(self) -> tuple[Page, Page]:
-        """The first half of the messages, and the second."""
+        """The first and the second half of the messages."""
         row = len(self.size) // 2
         at = int(self.size[:row].sum())
         first = self.of(slice(row))._replace(data=self.data[:at])
         return first, self.of(slice(row, None))._replace(data=self.data[at:])
 
     def of(self, rows: slice | Array) -> Page:
-        """These rows, with the bytes of all."""
+        """These rows, still with the bytes of all rows."""
         return Page(
             queue_id=self.queue_id[rows],
             queue_offset=self.queue_offset[rows],
@@ -71,7 +71,7 @@ class Page(NamedTuple):
 
 
 def joined(pages: Sequence[Page]) -> Page:
-    """These pages as one: what is done per page is worth some thousand messages."""
+    """Join pages into one: the overhead of a page equals some thousand messages."""
     if len(pages) == 1:
         return pages[0]
     return Page(
@@ -85,9 +85,9 @@ def joined(pages: Sequence[Page]) -> Page:
 
 
 def records_of(page: Page, place: Place) -> Iterator[tuple[Records, Array | None]]:
-    """The records of a page in groups that are laid out alike, and which rows each group has.
+    """Split the records of a page into groups with the same layout, each with its row numbers.
 
-    Nearly always there is one group, which has all rows: then that is None.
+    Nearly always one group has all rows. Its row numbers are then None.
     """
     ends = np.cumsum(page.size, dtype=np.int64)
     if not len(ends):
@@ -106,7 +106,7 @@ def records_of(page: Page, place: Place) -> Iterator[tuple[Records, Array | None
 
 
 class Records:
-    """Records whose heads are laid out alike, all of them whole."""
+    """Records whose heads have the same layout. All of them are verified."""
 
     def __init__(
         self, page: Page, place: Place, data: Array, head: np.dtype[Any], starts: Array
@@ -118,7 +118,7 @@ class Records:
         self._ends = starts + page.size
         if int(page.size.min()) < head.itemsize + _REST_BYTES_MIN:
             raise _malformed(place, "a head passes its record's end")
-        #: All that comes before the bodies, by its fields.
+        #: The heads, which precede the bodies, as a structured array.
         self.heads = _windows(data, head)[starts]
         self.body_starts = starts + head.itemsize
         self.body_ends = self.body_starts + self.heads["body_bytes"]
@@ -130,7 +130,7 @@ class Records:
         return len(self._starts)
 
     def _verify(self) -> None:
-        """Compare bodies one by one, and all that is around them together."""
+        """Verify each body, and everything around the bodies in one step."""
         data, stated = pa.py_buffer(self.page.data), self.heads["body_crc"]
         self.bodies = slices(data, self.body_starts, self.body_ends, pa.binary())
         crcs = [
@@ -143,10 +143,10 @@ class Records:
             self._verify_each()
 
     def _is_whole_around(self, data: pa.Buffer) -> bool:
-        """Whether heads, topics and properties are, of all records together."""
+        """Whether the heads, topics and properties of all records match their combined checksum."""
         starts, ends = self._starts, self._ends
         if (starts[1:] != ends[:-1]).any():
-            # Others stand between them.
+            # Records of other groups are between them.
             return False
         rests = np.append(starts[:1], self.body_ends)
         around = slices(data, rests, np.append(self.body_starts, ends[-1:]), pa.binary())
@@ -197,7 +197,7 @@ class Records:
 
 
 def _windows(data: Array, kind: np.dtype[Any]) -> Array:
-    """The values of this kind that begin at each byte."""
+    """A view with one value of this type starting at each byte."""
     return np.ndarray(len(data) - kind.itemsize + 1, dtype=kind, buffer=data, strides=(1,))
 
 

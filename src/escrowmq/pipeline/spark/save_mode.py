@@ -1,9 +1,9 @@
 """A note on Spark's error for ``df.write`` without a mode.
 
-Spark's default mode is ErrorIfExists.  Its JVM refuses that mode for every Python data source,
-before any of our code runs, and offers "Append" or "Overwrite".  Messages cannot be overwritten, so
-half of this advice leads to the next error.  PySpark has no hook for it: ``save`` is wrapped, and
-the wrapper changes nothing but the notes of this one error.
+Spark's default mode is ErrorIfExists. The JVM refuses that mode for every Python data source before
+any of our code runs, and suggests "Append" or "Overwrite". Messages cannot be overwritten, so the
+second suggestion leads to the next error. PySpark has no hook for this, so ``save`` is wrapped. The
+wrapper only adds a note to this one error.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NOTE = (
 
 
 def explain_save_mode() -> None:
-    """Have Spark's error say which mode to use; on the driver, as often as you like."""
+    """Make Spark's error name the mode to use. Runs on the driver; repeated calls are harmless."""
     from pyspark.errors import AnalysisException
     from pyspark.sql import DataFrameWriter
 
@@ -41,7 +41,7 @@ def explain_save_mode() -> None:
                 error.add_note(NOTE)
             raise
 
-    save_or_explain.explains_escrowmq = True  # type: ignore[attr-defined]  # a mark of ours
+    save_or_explain.explains_escrowmq = True  # type: ignore[attr-defined]  # our mark
     DataFrameWriter.save = save_or_explain  # type: ignore[assignment,method-assign]
 
 

@@ -1,4 +1,4 @@
-"""A directory for what a process needs while it runs; what the dead left behind is removed."""
+"""A directory for a process's temporary files. Directories of dead processes are removed."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pathlib import Path
 
 @contextmanager
 def scratch_in(cache: Path) -> Iterator[Path]:
-    """This process' directory, as long as the block lasts.
+    """Yield this process's directory, which exists as long as the block runs.
 
-    What this process puts into temporary files, as PySpark does to start Java, goes there too: of a
-    process that is killed meanwhile the next one removes it.
+    The process's temporary files go there too, such as those that PySpark writes to start Java. If
+    this process is killed, the next process removes the directory.
     """
     folder = cache / "scratch"
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,8 @@
-"""Starts Spark from what ``pip install`` brings: on this machine, or as the driver of a cluster.
+"""Starts Spark from the packages that ``pip install`` brings, locally or as a cluster's driver.
 
-What is set here is for a small service that lives long beside a broker: a bounded heap, a collector
-that gives memory back, no pages of its own, few partitions.  ``pipeline.spark_options`` win over
-all of it.
+These settings suit a small, long-running service beside a broker: a bounded heap, a garbage
+collector that returns memory, no web UI, few partitions. ``pipeline.spark_options`` overrides all
+of them.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ if TYPE_CHECKING:
 
 APP_NAME = "escrowmq"
 LOOPBACK = "127.0.0.1"
-#: Folders that hold installed packages.
+#: Names of folders that hold installed packages.
 INSTALLED = ("site-packages", "dist-packages")
 
 JVM_OPTIONS = (
-    # An operator's Java may be older than the one that we bring.
+    # An operator's Java may be older than the one that we install.
     "-XX:+IgnoreUnrecognizedVMOptions",
-    # One thread, the smallest footprint, and unused heap goes back to the system.
+    # One thread, the smallest footprint, and unused heap returns to the operating system.
     "-XX:+UseSerialGC",
     "-XX:MinHeapFreeRatio=10",
     "-XX:MaxHeapFreeRatio=30",
     "-XX:+UseCompactObjectHeaders",
     "-XX:ReservedCodeCacheSize=128m",
-    # Nobody looks at it, and it is a file that is written to all the time.
+    # This file is written to constantly and is not used here.
     "-XX:-UsePerfData",
-    # Dead is better than crippled: `escrowmq up` starts it again.
+    # A dead process is better than a crippled one: `escrowmq up` restarts it.
     "-XX:+ExitOnOutOfMemoryError",
-    # Java's own remarks, as on an older start cache.
+    # Turns off Java's own warnings, such as those about an outdated start cache.
     "-Xlog:disable",
     "-Xlog:all=error:stderr",
     f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties')}",
@@ -65,10 +65,10 @@ def spark_session(
 ) -> SparkSession:
     """Start Spark, or return the session that this process has.
 
-    Runs on the driver, once; it sets variables of this process' environment, which the JVM and the
-    workers inherit.  `cache` is where the scripts for Java are kept, by default the user's cache;
-    `scratch` is for what Spark needs while it runs, by default the system's place for that.
-    `jvm_options` come after ours, `further` settings too.
+    Runs once, on the driver. It sets environment variables of this process, which the JVM and the
+    workers inherit. `cache` is where the scripts for Java are kept, by default the user's cache
+    directory. `scratch` is for Spark's temporary files, by default the system's temporary
+    directory. `jvm_options` and `further` settings come after ours.
 
     Raises:
         RequestRefused: ``spark_missing``.
@@ -98,13 +98,13 @@ def session(
     app_name: str = APP_NAME,
     options: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """Start Spark for a program of yours, or return the session that the program has.
+    """Start Spark for your own program, or return the session that the program has.
 
-    Spark runs with its own defaults, with the Java that ``escrowmq[spark]`` brings unless
-    ``JAVA_HOME`` names one that works, with this Python, and with ``format("escrowmq")``.
-    `options` are Spark's settings, as ``{"spark.driver.memory": "2g"}``.
+    Spark runs with its own defaults, with this Python and with ``format("escrowmq")``. It uses the
+    Java that ``escrowmq[spark]`` installs, unless ``JAVA_HOME`` names one that works. `options` are
+    Spark settings, such as ``{"spark.driver.memory": "2g"}``.
 
-    Runs on the driver, once; it sets variables of this process' environment, which the JVM and the
+    Runs once, on the driver. It sets environment variables of this process, which the JVM and the
     workers inherit.
 
     Raises:
@@ -127,32 +127,32 @@ def session(
 
 
 def environment(config: PipelineConfig, cache: Path | None) -> dict[str, str]:
-    """The variables that Spark's scripts and workers need for the pipeline."""
+    """The environment variables that Spark's scripts and workers need for the pipeline."""
     python = spark_options_of(config.spark_options).get("spark.pyspark.python", "")
     return {
         **variables(config.master, python, cache),
-        # The script that starts Java starts it twice; the first only puts a command line together.
+        # Spark's start script starts Java twice. The first Java only assembles a command line.
         "SPARK_LAUNCHER_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-        # Each arena keeps what it once had; a few threads do most of the work.
+        # Each malloc arena keeps its peak memory, and a few threads do most of the work.
         "MALLOC_ARENA_MAX": "2",
     }
 
 
 def variables(master: str, python: str, cache: Path | None) -> dict[str, str]:
-    """The variables without which Spark does not start, or its workers lack our packages.
+    """The environment variables that Spark needs to start, and its workers to find our packages.
 
-    `python` is the interpreter of the workers; empty for this one.
+    `python` is the workers' interpreter; empty means this one.
     """
     found = {
         "JAVA_HOME": str(java_home(cache)),
-        # Workers would otherwise take the python of PATH, which lacks our packages.
+        # By default workers use the python of the PATH, which may lack our packages.
         PYTHON_VARIABLE: python or sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
     }
     if is_local(master):
-        # This machine's own name may not resolve, and nobody else need reach it.
+        # This machine's host name may not resolve, and no other machine needs to reach it.
         found["SPARK_LOCAL_IP"] = LOOPBACK
-        # A cluster may want the zip, to send it to its machines.
+        # Only locally: a cluster may need the zip that `spark_home` leaves out.
         home = spark_home(cache or user_cache())
         if home is not None:
             found[SPARK_HOME] = str(home)
@@ -160,14 +160,14 @@ def variables(master: str, python: str, cache: Path | None) -> dict[str, str]:
 
 
 def settings(config: PipelineConfig, jvm_options: tuple[str, ...] = ()) -> dict[str, str]:
-    """Spark's settings."""
+    """The Spark settings of the pipeline."""
     return {
         "spark.driver.memory": f"{config.driver_memory_mb}m",
         "spark.driver.extraJavaOptions": shlex.join((*JVM_OPTIONS, *jvm_options)),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.eventLog.enabled": "false",
-        # A round must not wait for a long run of archiving.
+        # A settle round must not wait for a long archive run.
         "spark.scheduler.mode": "FAIR",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.ansi.enabled": "true",
@@ -182,6 +182,6 @@ def _of_executors(config: PipelineConfig) -> dict[str, str]:
         of_executors["spark.executor.cores"] = str(config.executor_cores)
     folder = Path(__file__).resolve().parents[3]
     if folder.name not in INSTALLED:
-        # We run from sources here, so no machine of the cluster has us installed.
+        # This runs from a source tree, so the cluster's machines have no installed copy.
         of_executors["spark.executorEnv.PYTHONPATH"] = str(folder)
     return of_executors

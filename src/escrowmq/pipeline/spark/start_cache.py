@@ -1,10 +1,10 @@
-"""What Java learned at an earlier start, so that the next one takes half the time.
+"""Java's AOT cache, which halves the time of the next start.
 
-Java 25 can write down which classes a program loaded and which of its code was busy (an AOT cache).
-Such a file fits one build of Java, one class path and one set of options, so it is named by them;
-it is made once, by a process of its own (``service/start_training.py``), and used from then on.
-A cache that is damaged is not used, one that does not fit is passed over by Java itself, and with
-neither Spark starts as it does anyhow.
+Java 25 can record which classes a program loaded and which code was hot (an AOT cache). Such a file
+fits one build of Java, one class path and one set of options, so a hash of these is its name. A
+separate process makes it once (``service/start_training.py``), and later starts use it. A damaged
+cache is not used, and Java ignores one that does not fit. Without a cache Spark starts at its
+normal speed.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ if TYPE_CHECKING:
 
 log = event_log(__name__)
 
-#: Caches of other versions that are kept beside the one in use.
+#: How many caches of other versions are kept beside the one in use.
 OTHERS_MAX = 1
 JAVA_MIN = 25
-#: Of our own commands: their rows are Python's work, so better code is not worth what the second
-#: compiler takes from a broker on the same machine.
+#: For our own commands. Python processes their rows, so the code of the second JIT compiler is not
+#: worth the processor time that it takes from a broker on the same machine.
 QUICK_OPTIONS = ("-XX:TieredStopAtLevel=1",)
 _CHUNK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartCache:
-    """The cache for one Java, class path and set of options, there or not."""
+    """The cache for one Java, class path and set of options. The file may not exist."""
 
     path: Path
-    #: Whether this Java can make and use one at all.
+    #: Whether this Java can make and use a cache.
     is_possible: bool
 
     @property
@@ -52,10 +52,10 @@ class StartCache:
         return self.path.with_suffix(".json")
 
     def is_whole(self) -> bool:
-        """Whether it is there, with every byte as it was written."""
+        """Whether the file exists and its size and checksum match."""
         try:
             proof = json.loads(self._proof.read_text(encoding="utf-8"))
-            # The size first: it tells a torn copy at no cost.
+            # The size check is cheap and finds a torn copy.
             return bool(
                 self.path.stat().st_size == proof["bytes"] and checksum(self.path) == proof["crc32"]
             )
@@ -63,13 +63,13 @@ class StartCache:
             return False
 
     def options(self) -> tuple[str, ...]:
-        """What Java must be told to use it; nothing if it is not there, or damaged."""
+        """The Java options that use the cache; empty if it is missing or damaged."""
         if not self.is_possible or not self.is_whole():
             return ()
         return (f"-XX:AOTCache={self.path}",)
 
     def keep(self, draft: Path) -> None:
-        """Put a cache that was just written in its place, for the starts to come."""
+        """Move a newly written cache into place for later starts."""
         proof = {"bytes": draft.stat().st_size, "crc32": checksum(draft)}
         draft.replace(self.path)
         draft_proof = self._proof.with_suffix(f".{os.getpid()}.tmp")
@@ -85,7 +85,7 @@ class StartCache:
 
 
 def start_cache(cache: Path) -> StartCache:
-    """The cache that fits what is installed here."""
+    """The cache that fits the installed Java and Spark."""
     version = java_version(java_home(cache))
     facts = [version, *JVM_OPTIONS, *QUICK_OPTIONS, *_class_path()]
     name = hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
@@ -96,9 +96,9 @@ def start_cache(cache: Path) -> StartCache:
 
 
 def quick_session(config: PipelineConfig, *, cache: Path, scratch: Path) -> SparkSession:
-    """Start Spark with the cache, if there is one that fits; without it if it does no good.
+    """Start Spark with the cache if a fitting one exists. If that fails, start without it.
 
-    What Spark needs while it runs is kept in `scratch`.
+    Spark's temporary files are kept in `scratch`.
 
     Raises:
         RequestRefused: ``spark_missing``, ``spark_unsupported``.
@@ -122,7 +122,7 @@ def quick_session(config: PipelineConfig, *, cache: Path, scratch: Path) -> Spar
 
 
 def training_command(cache: Path) -> list[str] | None:
-    """The command that makes the cache; None where it is there, or of no use."""
+    """The command that makes the cache; None if it exists already or this Java cannot use one."""
     found = start_cache(cache)
     if not found.is_possible or found.is_whole():
         return None
@@ -131,7 +131,7 @@ def training_command(cache: Path) -> list[str] | None:
 
 
 def checksum(path: Path) -> int:
-    """Of all bytes of a file."""
+    """The CRC-32 of a file."""
     found = 0
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK_BYTES):
@@ -140,7 +140,7 @@ def checksum(path: Path) -> int:
 
 
 def _class_path() -> list[str]:
-    """Each jar of Spark, with what changes when it does."""
+    """Each jar of Spark, with its size and modification time."""
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise spark_missing()

@@ -1,6 +1,6 @@
-"""Which Spark the pipeline runs on: 4.3 and newer.
+"""The Spark version check: the pipeline needs Spark 4.3 or newer.
 
-The source, the sink and the views also run on older releases, and do not ask here.
+The source, the sink and the views also run on older releases and do not call this check.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _VERSION = re.compile(rb"""^__version__\b[^"'\n]*["']((\d+)\.(\d+)[^"'\n]*)["']"
 
 
 def require_pipeline_spark() -> None:
-    """Refuse to run the pipeline without Spark, or on a Spark that it was not tested on.
+    """Refuse to run the pipeline without Spark, or on a Spark that is too old for it.
 
     Raises:
         RequestRefused: ``spark_missing``, ``spark_unsupported``.
@@ -29,7 +29,7 @@ def require_pipeline_spark() -> None:
         raise spark_missing()
     found = _VERSION.search(_version_file(spec))
     if found is None:
-        # A Spark that someone built without a version: they know what it is.
+        # A custom build without a version is the user's own responsibility.
         return
     if (int(found[2]), int(found[3])) < SPARK_MIN:
         raise RequestRefused(
@@ -42,12 +42,12 @@ def require_pipeline_spark() -> None:
 
 
 def _version_file(spec: ModuleSpec) -> bytes:
-    """The text of ``pyspark/version.py``: to import the package takes a second and 20 MB."""
+    """The text of ``pyspark/version.py``. Importing the package takes a second and 20 MB."""
     read = getattr(spec.loader, "get_data", None)
     if read is None:
         return b""
     try:
-        # A path inside a zip file works, too.
+        # This also works for a path inside a zip file.
         text: bytes = read(str(Path(str(spec.origin)).with_name("version.py")))
     except OSError:
         return b""

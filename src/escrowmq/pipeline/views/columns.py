@@ -1,8 +1,8 @@
-"""The columns of the views, each made of one field of the rows that brokers answer with.
+"""The columns of the views, each made from one field of the rows that brokers return.
 
-Users get times as TIMESTAMP columns and states as words.  The numbers that these are made of stay
-readable for programs that name them (``columns``): settling, the archive and the audit compute with
-them.  Both come from the same field, here and nowhere else.
+Users get times as TIMESTAMP columns and states as words. Programs can still read the underlying
+numbers if they name them (``columns``): settling, the archive and the audit compute with them. Both
+forms come from the same field, and only this module makes them.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ class ViewColumn:
     """One column of a view."""
 
     name: str
-    #: As SQL names it.
+    #: The SQL name of the type.
     type: str
     is_nullable: bool
-    #: The field that the values come from: of the broker's rows, or of the range that is read.
+    #: The source field of the values: of the broker's rows, or of the range that is read.
     field: str
     make: Callable[[pa.Array], pa.Array] = _unchanged
-    #: Whether a read that names no columns has it.
+    #: Whether a read that names no columns includes it.
     is_default: bool = True
 
 
 @cache
 def view_columns(rows: type[Row]) -> tuple[ViewColumn, ...]:
-    """The columns of a view of these rows; those that a read must name come last."""
+    """The columns of a view of these rows. Columns that a read must name come last."""
     first = (
         Column(facts.BROKER, Kind.TEXT, is_nullable=False),
         Column(facts.BROKER_NAME, Kind.TEXT, is_nullable=False),
@@ -78,7 +78,7 @@ def _made_of(field: Column) -> list[ViewColumn]:
 
 
 def _labels(codes: pa.Array) -> pa.Array:
-    """States as words; a code that a later broker has added keeps its number."""
+    """States as words. An unknown code, from a newer broker, keeps its number."""
     encoded = codes.dictionary_encode()
     words = [
         STATES[code].label if 0 <= code < len(STATES) else f"state_{code}"
@@ -88,6 +88,6 @@ def _labels(codes: pa.Array) -> pa.Array:
 
 
 def _waits(waits_ms: pa.Array) -> pa.Array:
-    """The waits until the next checks; NULL where no check is planned."""
+    """The waits until the next checks; NULL if no check is planned."""
     is_planned = pc.less(waits_ms, NO_CHECK_MS)
     return pc.if_else(is_planned, waits_ms, pa.scalar(None, pa.int64()))

@@ -1,7 +1,7 @@
-"""Facts about transactions: what their columns are called, and what the rules need of them.
+"""Facts about transactions: the names of their columns, and the input of the rules.
 
-The names are those of the rows that brokers answer with, so that the type checker finds a wrong
-name before any job runs.  ``columns`` makes the columns of these fields.
+The names are taken from the fields of the brokers' rows, so the type checker finds a wrong name
+before any job runs. ``columns`` makes the columns from these fields.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 
 def _name(field: object) -> str:
-    """What a field of a class of rows is called."""
+    """The name of a field of a row class."""
     name: str = field.__name__  # type: ignore[attr-defined]  # the class has a descriptor there
     return name
 
 
 # In every view.
-#: The address that was read from: where verdicts go.
+#: The address that was read from, and that verdicts go to.
 BROKER = "broker"
-#: The name that the broker gives itself: what stays when its address changes.
+#: The broker's own name, which stays when its address changes.
 BROKER_NAME = "broker_name"
 #: The broker's clock when it answered.
 AS_OF_MS = "as_of_ms"
@@ -54,7 +54,7 @@ CHECKS_SENT = _name(TransactionRow.checks_sent)
 MESSAGE_COUNT = _name(TransactionRow.message_count)
 PRODUCERS_ONLINE = _name(TransactionRow.producers_online)
 
-# What the log says: half messages, decisions, checks, and all that happened.
+# From the log: half messages, decisions, checks, and all other events.
 LOG_OFFSET = _name(HalfRow.log_offset)
 FIRST = _name(HalfRow.first)
 HEAD = _name(HalfRow.head)
@@ -87,11 +87,11 @@ FACT_COLUMNS = (STATE_CODE, AGE_MS, WAIT_MS, CHECKS_SENT, LEDGER)
 
 
 def half_facts(transactions: DataFrame | Mapping[str, Column]) -> HalfFacts:
-    """What the rules need to know of each row of the view ``transactions``, as Columns.
+    """The facts that the rules need about each row of the view ``transactions``, as Columns.
 
-    None of them may be NULL: a NULL falls through the rule that it is meant for and is caught by
-    the next one.  The view has a NULL where no check is planned, which counts as a wait without an
-    end.  A join before this must not add others.
+    None of them may be NULL: a NULL falls through the rule that it is meant for and matches the
+    next one. The view has NULL where no check is planned, and this function turns that into an
+    endless wait. A join before this must not add other NULLs.
     """
     state, age_ms, wait_ms, checks_sent, ledger = (transactions[name] for name in FACT_COLUMNS)
     return HalfFacts(

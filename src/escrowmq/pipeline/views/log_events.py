@@ -1,8 +1,8 @@
-"""What happened to transactions, read from the log as it was written; in a task.
+"""Reads the events of transactions from the raw log, in a task.
 
-Nearly all of a log is transactions of one message, in a fixed layout.  These are taken apart here,
-not at the broker, whose other clients would wait meanwhile.  Whatever else the log says, and what
-cannot be read of it, the broker is asked for.
+Nearly all of a log is transactions of one message, in a fixed layout. The task decodes these, so
+that the broker's other clients do not have to wait. The broker is asked for everything else, and
+for stretches that cannot be decoded.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
     from escrowmq.client.own_calls import OwnCalls
     from escrowmq.store.log_sweep import Swept
 
-#: One for each event of a kind; none if the kind has none.
+#: One value for each event of a kind, or None if the kind has none.
 Values: TypeAlias = Any
 
 FRAME_BYTES_MAX = 4096
-"""Of larger frames, on average, too much would be sent that nobody wants."""
+"""With a larger average frame, raw reads would transfer too much unwanted data."""
 
 
 def event_pages(
     calls: OwnCalls, header: LogRangeHeader, patience_s: float
 ) -> Iterator[tuple[int, ArrowAnswer]]:
-    """Pages of a range, in the order of the log, each with the log offset that was asked for."""
+    """Yield the pages of a range in log order, each with the log offset of its request."""
     at, columns, is_raw = header.start, header.columns.split(","), True
     names = Names(calls, patience_s)
     cursor = ""
@@ -63,7 +63,7 @@ def event_pages(
 
 
 class Names:
-    """What the numbers in records stand for; asked for when one is not known."""
+    """The names of the numbers in records. An unknown number triggers a request."""
 
     def __init__(self, calls: OwnCalls, patience_s: float) -> None:
         self._calls = calls
@@ -85,7 +85,7 @@ class Names:
 
 
 def _gone(kind: str, number: int) -> NameRow:
-    """Stands for a name that the broker has forgotten: a deleted queue, or an expired origin."""
+    """A placeholder for a forgotten name: of a deleted queue or an expired origin."""
     is_queue = kind == "queue"
     return NameRow(
         kind=kind,
@@ -97,13 +97,13 @@ def _gone(kind: str, number: int) -> NameRow:
 
 
 def _batch(told: Swept, names: Names, columns: list[str]) -> pa.RecordBatch:
-    """These columns of the events: held, decided and visible, in the order of the log."""
+    """Make these columns of the held, decided and visible events, in log order."""
     (halves,), (decisions,) = told.halves, told.decisions
     is_shown = decisions.records["queue"] >= 0
     shown = decisions.records[is_shown]
     counts = len(halves.records), len(decisions.records), len(shown)
     offsets = np.concatenate((halves.offsets, decisions.offsets, decisions.offsets[is_shown]))
-    # Stable: a message is visible after the decision.
+    # Stable, so that a message is visible after its decision.
     order = np.argsort(offsets, kind="stable")
     made = _Columns(counts, order)
     rows = np.concatenate((halves.records["row"], decisions.records["row"], shown["row"]))
@@ -140,7 +140,7 @@ def _batch(told: Swept, names: Names, columns: list[str]) -> pa.RecordBatch:
 
 
 def _origins(names: Names, numbers: np.ndarray[Any, Any]) -> tuple[pa.Array, pa.Array]:
-    """Producer groups and ledgers."""
+    """The producer groups and ledgers."""
     seen, places = np.unique(numbers, return_inverse=True)
     rows = names.of("origin", seen)
     groups = pa.array([row.name for row in rows], pa.string())
@@ -149,7 +149,7 @@ def _origins(names: Names, numbers: np.ndarray[Any, Any]) -> tuple[pa.Array, pa.
 
 
 def _queues(names: Names, numbers: np.ndarray[Any, Any]) -> tuple[pa.Array, pa.Array]:
-    """Topics and queue ids."""
+    """The topics and queue ids."""
     seen, places = np.unique(numbers, return_inverse=True)
     rows = names.of("queue", seen)
     topics = pa.array([row.name or None for row in rows], pa.string())
@@ -158,14 +158,14 @@ def _queues(names: Names, numbers: np.ndarray[Any, Any]) -> tuple[pa.Array, pa.A
 
 
 class _Columns:
-    """Columns of which each kind of event has some rows, or none."""
+    """Builds columns for which each kind of event has values or not."""
 
     def __init__(self, counts: tuple[int, int, int], order: np.ndarray[Any, Any]) -> None:
         self._counts = counts
         self._order = order
 
     def whole(self, numbers: np.ndarray[Any, Any]) -> pa.Array:
-        """Numbers that every event has."""
+        """A column of numbers that every event has."""
         return pa.array(numbers[self._order].astype(np.int64))
 
     def of(
@@ -176,7 +176,7 @@ class _Columns:
         decided: Values = None,
         visible: Values = None,
     ) -> pa.Array:
-        """What some kinds of events have."""
+        """A column that only some kinds of events have."""
         parts = [
             pa.nulls(count, type_) if values is None else pa.array(values, type_)
             for count, values in zip(self._counts, (held, decided, visible), strict=True)

@@ -1,4 +1,4 @@
-"""Views of a broker's facts: which there are, and the options of reading one."""
+"""The views of a broker's facts, and the options of a read."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from escrowmq.transaction.states import State
 
 RANGE_ROWS = 250_000
 RANGE_BYTES = 64 * 1024 * 1024
-"""What one task reads, about, if nobody says otherwise."""
+"""The approximate default size of one task's read, in rows or in bytes of the log."""
 
 BATCH_BYTES = 1024 * 1024 * 1024
-"""Of the log of each broker, what one batch of a stream reads at most."""
+"""The most bytes of each broker's log that one batch of a stream reads."""
 
 RETRY_MS = 3_000
 STREAM_RETRY_MS = 30_000
-"""How long a broker is waited for: a stream has nobody who tries again."""
+"""How long to wait for an unavailable broker. A stream waits longer, since no caller retries it."""
 
 EVENTS = "events"
 EARLIEST = "earliest"
@@ -32,7 +32,7 @@ LATEST = "latest"
 _STATES = tuple(state.label for state in State)
 _UNDECIDED = (State.PREPARED.label, State.PARKED.label)
 UNDECIDED = "undecided"
-"""The word for all states in which no decision has been made."""
+"""The word for all states without a decision."""
 
 _COMMON = ("view", "broker", "columns", "failOnDataLoss", "retryMs")
 _OF_STREAMS = ("startingOffsets", "maxBytesPerBatch", "rangeBytes", "availableNow")
@@ -49,19 +49,19 @@ class View:
 
     @property
     def rows(self) -> type[Row]:
-        """The rows that the broker answers with."""
+        """The rows that the broker returns."""
         rows = OWN_REQUESTS[self.code].answer_rows
         assert rows is not None
         return rows
 
     @property
     def columns(self) -> dict[str, ViewColumn]:
-        """All columns by name: where and when it was read, then what the broker tells."""
+        """All columns by name: where and when they were read, then the broker's fields."""
         return {column.name: column for column in view_columns(self.rows)}
 
     @property
     def is_of_log(self) -> bool:
-        """Whether its ranges are of log offsets, or of half offsets."""
+        """Whether its ranges are log offsets; otherwise they are half offsets."""
         return OWN_REQUESTS[self.code].header is LogRangeHeader
 
 
@@ -79,23 +79,23 @@ VIEWS = {
 
 @dataclass(frozen=True)
 class Offsets:
-    """Where a read begins or ends: an offset of every broker, or one for each by its name."""
+    """Where a read begins or ends: one offset for all brokers, or one for each by name."""
 
     every: int | None = None
     by_name: tuple[tuple[str, int], ...] = ()
 
     def of(self, broker: str) -> int | None:
-        """The offset of the broker of this name; None if none is given."""
+        """The offset for the broker of this name; None if none is given."""
         return dict(self.by_name).get(broker, self.every)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ViewOptions:
-    """The options of one read, checked; they go to the tasks."""
+    """The checked options of one read. They go to the tasks."""
 
     view: View
     brokers: tuple[str, ...]
-    #: The columns that are wanted, in this order.
+    #: The requested columns, in order.
     columns: tuple[str, ...]
     fails_on_data_loss: bool
     patience_s: float
@@ -110,24 +110,25 @@ class ViewOptions:
     batch_bytes: int
     #: Whether the user gave ``batch_bytes``.
     is_batch_limited: bool
-    #: The trigger as the user tells it, for versions of Spark that do not; None if not said.
+    #: The trigger, as the user gives it for versions of Spark that do not pass it on; None if not
+    #: given.
     available_now: bool | None
 
     @property
     def is_of_undecided(self) -> bool:
-        """Whether only transactions are wanted that nobody has decided."""
+        """Whether the read wants only undecided transactions."""
         return set(self.states) <= set(_UNDECIDED)
 
 
 def batch_options(given: Mapping[str, str]) -> ViewOptions:
-    """The options of a read of what is there."""
+    """Parse the options of a batch read."""
     view = _view(given)
     known = (*_COMMON, *(_OF_LOG if view.is_of_log else _OF_TABLE))
     return _read(view, Options(given, known), RETRY_MS)
 
 
 def stream_options(given: Mapping[str, str]) -> ViewOptions:
-    """The options of a read of what comes."""
+    """Parse the options of a stream read."""
     view = _view(given)
     if not view.is_of_log:
         streams = ", ".join(name for name, one in VIEWS.items() if one.is_of_log)
@@ -136,13 +137,13 @@ def stream_options(given: Mapping[str, str]) -> ViewOptions:
 
 
 def any_options(given: Mapping[str, str]) -> ViewOptions:
-    """The options of a read whose kind is not known yet: Spark asks for the columns first."""
+    """Parse options before the kind of read is known: Spark asks for the columns first."""
     known = (*_COMMON, *_OF_LOG, *_OF_TABLE, *_OF_STREAMS)
     return _read(_view(given), Options(given, known), RETRY_MS)
 
 
 def _view(given: Mapping[str, str]) -> View:
-    # Which views there are was checked by who came here.
+    # The caller has checked that the view exists.
     return VIEWS[given.get("view", "").lower()]
 
 
@@ -188,7 +189,7 @@ def _states(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _offsets(name: str, given: str) -> Offsets:
-    """A number, or a JSON object of numbers by the names of brokers."""
+    """A number, or a JSON object of numbers by broker name."""
     if not given:
         return Offsets()
     try:

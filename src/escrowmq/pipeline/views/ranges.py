@@ -1,7 +1,7 @@
-"""How a read of a view is cut into ranges, on the driver, and a range read in pages, in a task.
+"""Cuts a read of a view into ranges, on the driver, and reads a range in pages, in a task.
 
-Reads can be repeated: a connection that breaks is made anew, and the page asked for again from the
-cursor that the last one gave, for a limited time.
+Reads can be repeated. If a connection breaks, it is reopened, and the page is requested again from
+the last cursor, for a limited time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from escrowmq.protocol.sights import sight_of
 
 log = event_log(__name__)
 
-#: Columns of transactions that brokers read from the log.
+#: Columns of transactions that the broker must read from its log.
 _OF_LOG = frozenset((HEAD, TRANSACTION_ID))
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Range(InputPartition):
-    """One task's part: these offsets of the broker with this address and name."""
+    """One task's part: offsets of the broker with this address and name."""
 
     broker: str
     broker_name: str
@@ -52,19 +52,22 @@ class Range(InputPartition):
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """How far a broker is."""
+    """How far a broker's log and half messages reach."""
 
     address: str
     name: str
     log_start: int
     log_end: int
     half_end: int
-    #: Its history; None if it tells none.
+    #: Its history; None if the broker reports none.
     sight: Sight | None
 
 
 def standing(options: ViewOptions) -> list[Standing]:
-    """Ask brokers how far they are; two of one name are refused: identities are made of it."""
+    """Ask brokers how far they are.
+
+    Two brokers of one name are refused: rows are identified by it.
+    """
     found: dict[str, Standing] = {}
     for address in options.brokers:
         one = patiently(partial(_standing, address), options.patience_s)
@@ -96,7 +99,7 @@ def _standing(address: str) -> Standing:
 
 
 def plan(options: ViewOptions) -> list[Range]:
-    """Ranges that cover what there is now, between the offsets that were asked for."""
+    """Ranges that cover the current data between the requested offsets."""
     ranges = []
     for broker in standing(options):
         start, end = options.start.of(broker.name), options.end.of(broker.name)
@@ -116,7 +119,7 @@ def _planned(options: ViewOptions, broker: Standing) -> list[tuple[int, int]]:
         return evenly(broker.log_start, broker.log_end, options.range_bytes)
     if not options.is_of_undecided:
         return evenly(0, broker.half_end, options.range_rows)
-    # They are few among all others: the broker knows where they are.
+    # Undecided transactions are rare, and the broker knows where they are.
     header = PlanHeader(what="transactions", weight=options.range_rows)
     with OwnCalls(broker.address) as calls:
         rows = patiently(partial(calls.call, OwnCode.PLAN_RANGES, header), options.patience_s).rows
@@ -124,7 +127,7 @@ def _planned(options: ViewOptions, broker: Standing) -> list[tuple[int, int]]:
 
 
 def evenly(start: int, end: int, size: int) -> list[tuple[int, int]]:
-    """Ranges of this size; the last is what is left."""
+    """Ranges of this size; the last one may be shorter."""
     return [(at, min(at + size, end)) for at in range(start, end, size)]
 
 
@@ -132,7 +135,7 @@ def evenly(start: int, end: int, size: int) -> list[tuple[int, int]]:
 
 
 def pages(options: ViewOptions, part: Range, columns: list[str]) -> Iterator[ArrowAnswer]:
-    """The pages of a range, each as the broker was when it was asked."""
+    """Yield the pages of a range. Each shows the broker at the time of its request."""
     header = _header(options, part, columns)
     at = part.start
     with OwnCalls(part.broker) as calls:
@@ -163,7 +166,7 @@ def _header(
     options: ViewOptions, part: Range, columns: list[str]
 ) -> LogRangeHeader | ListTransactionsHeader:
     view = options.view
-    # Something must be asked for to know how many rows there are.
+    # At least one column is needed to know the number of rows.
     told = view.rows.__struct_fields__
     wanted = {view.columns[name].field for name in columns}
     names = [name for name in told if name in wanted] or [told[0]]
@@ -179,7 +182,7 @@ def _header(
 
 
 def refuse_loss(options: ViewOptions, broker: str, at: int, there: tuple[int, int]) -> bool:
-    """Whether what was to be read here is gone; an error, unless somebody said that it is none."""
+    """Return whether the data at `at` is gone. Raises unless `failOnDataLoss` is false."""
     log_start, log_end = there
     if log_start <= at <= log_end:
         return False
@@ -198,7 +201,7 @@ def refuse_loss(options: ViewOptions, broker: str, at: int, there: tuple[int, in
 
 
 def _refuse_damage(options: ViewOptions, part: Range, at: int, unreadable_bytes: int) -> None:
-    """The same of what is damaged."""
+    """Raise for damaged data unless `failOnDataLoss` is false."""
     if unreadable_bytes and options.fails_on_data_loss:
         raise StoreCorrupt(
             "log_unreadable",

@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 
 
 def schema(options: Mapping[str, str]) -> StructType:
-    """The columns that the options ask for, in their order."""
+    """The columns that the options select, in order."""
     read = any_options(options)
     fields = _fields(read.view)
     return StructType([fields[name] for name in read.columns])
 
 
 def reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:
-    """A reader of what is there now."""
+    """Return a reader of the current data."""
     read = batch_options(options)
     return ViewReader(read, _checked(read.view, schema))
 
 
 def stream_reader(options: Mapping[str, str], schema: StructType) -> DataSourceStreamReader:
-    """A reader of what is there and comes."""
+    """Return a reader of current and future data."""
     read = stream_options(options)
     return for_this_spark(
         ViewStreamReader(read, _checked(read.view, schema)),
@@ -48,18 +48,18 @@ def stream_reader(options: Mapping[str, str], schema: StructType) -> DataSourceS
 
 
 class ViewReader(DataSourceReader):
-    """Reads a view by ranges; made on the driver, then pickled to the tasks."""
+    """Reads a view by ranges. Made on the driver, then pickled to the tasks."""
 
     def __init__(self, options: ViewOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
 
     def partitions(self) -> list[Range]:
-        """The ranges; on the driver, once."""
+        """The ranges. Runs once, on the driver."""
         return plan(self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one range; in a task, and again if the task is."""
+        """The rows of one range. Runs in a task, once for each attempt."""
         return read_range(self._options, self._schema, partition)
 
 
@@ -71,7 +71,7 @@ def _fields(view: View) -> dict[str, StructField]:
 
 
 def _checked(view: View, schema: StructType) -> StructType:
-    """A schema that a user gave may leave out columns, and nothing else."""
+    """Check a user's schema. It may leave out columns, but not add or change any."""
     fields = _fields(view)
     for field in schema:
         known = fields.get(field.name)

@@ -1,4 +1,4 @@
-"""Rows of a view, in a task: Arrow from the broker to Spark, with no object for any of them."""
+"""Reads the rows of a view in a task, as Arrow from the broker to Spark, without row objects."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from escrowmq.protocol.own_frames import ArrowAnswer
 
 BATCH_ROWS = 32_768
-"""Pages are small, for the sake of the broker's other clients; Spark gets more at a time."""
+"""Pages are small, so that the broker's other clients do not wait. Spark gets larger batches."""
 
 
 def read_range(
     options: ViewOptions, schema: StructType, part: InputPartition
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of one range, with these columns."""
-    # Where there is nothing to read, Spark makes a partition of its own.
+    """Yield the rows of one range, with these columns."""
+    # If there is nothing to read, Spark creates its own partition.
     if not isinstance(part, Range):
         return
     wanted = arrow_schema(schema)

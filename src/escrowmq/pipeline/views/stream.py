@@ -1,8 +1,8 @@
-"""What the log says, as a stream: ``readStream`` with a view of the log.
+"""The log as a stream: ``readStream`` with a view of the log.
 
-The checkpoint holds a log offset for each broker and the history that it belongs to, by the
-broker's name: it is the same broker when its address has changed.  Nothing is kept here between two
-batches, except the ends up to which a query reads that takes what is available now.
+The checkpoint holds a log offset for each broker and the history that it belongs to, under the
+broker's name, which stays when its address changes. The reader keeps no state between two batches,
+except the end offsets of an ``availableNow`` query.
 """
 
 from __future__ import annotations
@@ -34,36 +34,36 @@ if TYPE_CHECKING:
 
     from escrowmq.pipeline.views.options import ViewOptions
 
-#: By the names of brokers.
+#: By broker name.
 LogOffsets = dict[str, int]
 
 
 class ViewStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Batch after batch, each from where the last one ended."""
+    """Plans and reads batches, each from where the last one ended."""
 
     def __init__(self, options: ViewOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
-        #: Of a query that takes what is available now.
+        #: The end offsets of an ``availableNow`` query.
         self._target: LogOffsets | None = None
 
     # On the driver.
 
     def initialOffset(self) -> Kept:  # noqa: N802 - Spark's
-        """Where a new query begins; once in its life."""
+        """Where a new query begins. Spark calls this once for each query."""
         there = self._standing()
         return _to_keep({broker.name: self._first(broker) for broker in there}, there, {})
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's
-        """What ``maxBytesPerBatch`` says."""
+        """The limit of ``maxBytesPerBatch``."""
         return ReadMaxBytes(self._options.batch_bytes)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's
-        """Note what is there now; before the first batch."""
+        """Fix the end offsets, before the first batch."""
         self._target = self.reportLatestOffset()
 
     def latestOffset(self, start: Kept, limit: ReadLimit) -> Kept:  # noqa: N802 - Spark's
-        """Where the next batch ends; before each batch."""
+        """Where the next batch ends. Spark calls this before each batch."""
         ends = places(start)
         there = self._standing()
         for broker in there:
@@ -71,7 +71,7 @@ class ViewStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if self._target is not None:
                 end = min(end, self._target.get(broker.name, 0))
             at, is_of_other = _placed(start, broker)
-            # Whatever the offset is, this log has not been read.
+            # Another store's log has not been read, whatever the offset is.
             readable = (broker.log_start, -1 if is_of_other else broker.log_end)
             if refuse_loss(self._options, broker.name, at, readable):
                 at = broker.log_start
@@ -85,7 +85,7 @@ class ViewStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {broker.name: broker.log_end for broker in self._standing()}
 
     def partitions(self, start: Kept, end: Kept) -> list[Range]:
-        """What each task reads of a batch; once for each batch, again if it is repeated."""
+        """What each task of a batch reads. Spark calls this again if it repeats the batch."""
         there = {broker.name: broker for broker in self._standing()}
         ranges = []
         for name, kept in end.items():
@@ -97,10 +97,10 @@ class ViewStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             first, is_first_of_other = _placed(start, broker)
             last, is_of_other = _placed(end, broker)
             if is_of_other:
-                # The store was replaced since: nothing of this batch is left.
+                # The store was replaced since, so all data of this batch is lost.
                 refuse_loss(self._options, name, first, (broker.log_start, -1))
                 continue
-            # A log that ends before the last batch did was made anew.
+            # A log that ends before the last batch ended was recreated.
             if is_first_of_other or first > last:
                 first = broker.log_start
             for low, high in evenly(first, last, self._options.range_bytes):
@@ -119,15 +119,15 @@ class ViewStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # In a task.
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one range; in a task, and again if the task is."""
+        """The rows of one range. Runs in a task, once for each attempt."""
         return read_range(self._options, self._schema, partition)
 
 
 def _placed(kept: Kept, broker: Standing) -> tuple[int, bool]:
-    """Where a stream stands in the log that a broker has now; whether that was another store's.
+    """The stream's position in the broker's current log, and whether it was in another store.
 
-    A position beyond a fork continues there.  A broker that nobody knew may be old: of it we take
-    what there is.
+    A position beyond a fork continues at the fork. A broker that the checkpoint does not know may
+    be old, so its log is read from its current start.
     """
     if broker.name not in kept:
         return broker.log_start, False
