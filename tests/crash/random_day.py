@@ -44,7 +44,7 @@ def random_chore(driver: Driver, rng: Random) -> None:
     elif chance < 0.7:
         driver.clock.advance(ms=rng.choice((1, 500, 4_000, 11_000, 25_000)))
     elif chance < 0.73:
-        driver.clock.advance(ms=-rng.choice((1, 3_000, 20_000)))
+        driver.clock.jump(ms=-rng.choice((1, 3_000, 20_000)))
 
 
 def some_messages(driver: Driver, rng: Random, *, after_ms: int = 0) -> list[Message]:

@@ -40,8 +40,7 @@ OnDurable = Callable[[list[Waiting], list[Decision]], None]
 
 
 UNFLUSHED_BATCH_MAX = 64
-"""Most commands in one batch if none waits for the disk: few, so that the first senders are
-answered and continue while the other commands are written."""
+"""Most commands in a batch that does not wait for the disk: few, so that senders continue early."""
 
 IN_USE_S = 0.1
 """Clients count as sending for this long after a message."""
