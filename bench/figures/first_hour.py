@@ -44,6 +44,7 @@ SPARK = Way(name="with_spark", extra="spark", bar_s=90.0, command="up", ready=r"
 
 def measure(way: Way, folder: Path) -> None:
     """Report how long this way takes, and how much it downloads."""
+    folder = folder.resolve()
     wheels = download(way)
     steps: dict[str, float] = {}
     clone = folder / "escrowmq"

@@ -55,7 +55,8 @@ def open_catalog(
     store: Store, path: Path, system_topics: Collection[str], now_ms: int
 ) -> tuple[Meta, CatalogFound]:
     """Bring the catalog and meta.db into agreement, before the broker serves clients."""
-    meta, found = open_meta(path, MetaLimits(offsets_max=store.core.limits.offsets_max))
+    limits = MetaLimits(offsets_max=store.core.limits.offsets_max)
+    meta, found = open_meta(path, limits, is_known=store.meta_at >= 0)
     told = CatalogFound(aside=found.aside)
     try:
         if store.core.catalog.is_kept:

@@ -29,11 +29,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
+from typing import cast
 
 from escrowmq.model.errors import EscrowError, StoreCorrupt, StoreUnusable, Unavailable
 
 APPLICATION_ID = 0x454D514D
 FORMAT_VERSION = 2
+VERSION_MAX = 255
+"""No release will have a higher version; a header with a higher one is damaged."""
+
+FOREIGN = "meta_foreign"
 COPIED_PAGES = 64
 """Pages of 4 KiB that a copy takes at a time: less than 1 ms of work."""
 
@@ -158,11 +163,13 @@ class MetaFile:
                 raise StoreCorrupt("meta_damaged", "its header does not match", path=self.path)
         elif application_id != APPLICATION_ID:
             raise StoreUnusable(
-                "meta_foreign",
+                FOREIGN,
                 "this SQLite file belongs to another application",
                 path=self.path,
                 application_id=application_id,
             )
+        elif not 0 <= cast("int", version) <= VERSION_MAX:
+            raise StoreCorrupt("meta_damaged", "no release has this version", path=self.path)
         elif version not in _TABLES:
             raise StoreUnusable(
                 "meta_version_unknown",

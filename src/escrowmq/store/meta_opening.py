@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from escrowmq.model.errors import StoreCorrupt
+from escrowmq.model.errors import StoreCorrupt, StoreUnusable
 from escrowmq.model.event_log import event_log
 from escrowmq.store.meta import DEFAULT_LIMITS, Meta, MetaLimits
+from escrowmq.store.meta_file import FOREIGN
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,13 +34,21 @@ class MetaFound(msgspec.Struct, frozen=True, kw_only=True):
         return "meta.db was missing" if self.is_new else self.damage
 
 
-def open_meta(path: Path, limits: MetaLimits = DEFAULT_LIMITS) -> tuple[Meta, MetaFound]:
-    """Open the file; move a damaged one aside and make a new one."""
+def open_meta(
+    path: Path, limits: MetaLimits = DEFAULT_LIMITS, *, is_known: bool = False
+) -> tuple[Meta, MetaFound]:
+    """Open the file; move a damaged one aside and make a new one.
+
+    ``is_known`` means that the store has written this file before. A file that then names another
+    application is damaged, not foreign.
+    """
     if not path.exists():
         return Meta(path, limits), MetaFound(is_new=True)
     try:
         meta = Meta(path, limits)
-    except StoreCorrupt as error:
+    except (StoreCorrupt, StoreUnusable) as error:
+        if not isinstance(error, StoreCorrupt) and not (is_known and error.code == FOREIGN):
+            raise
         aside = _aside(path)
         # The journal moves too: SQLite would play it back into the new file.
         for suffix in ("-journal", ""):

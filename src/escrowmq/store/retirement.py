@@ -230,6 +230,7 @@ class Retirement:
         yield Aside(lambda: _find_starts(queues, starts, below, bound_ms))
         for queue, start in zip(queues, starts, strict=True):
             queue.forget_below(start)
+        yield from self._forget_names()
         store.core.batches.forget_below(below)
         store.core.names.origins.forget_below(below)
         store.keys.forget_below(below)
@@ -242,6 +243,16 @@ class Retirement:
             if at:
                 yield _PAUSE
             survivors.forget(rows[at : at + SURVIVORS_SLICE], store.table.start, below)
+
+    def _forget_names(self) -> Steps:
+        """Forget deleted queues whose last waiting message has been decided or dropped."""
+        names, table = self._store.core.names, self._store.table
+        if not names.deleted:
+            return
+        yield _PAUSE
+        held = table.held_in(list(names.deleted), 0)
+        names.forget_unless_held(held.undecided.keys() | held.waiting.keys())
+        yield _PAUSE
 
     def _remove(self) -> Steps:
         store, removed = self._store, self._removed

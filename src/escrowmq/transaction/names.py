@@ -6,6 +6,8 @@ reused: a queue's number ends with the topic that it was made for.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from escrowmq.transaction.origins import Origins
 from escrowmq.transaction.records import NamedQueue
 
@@ -82,3 +84,7 @@ class Names:
             if len(self.deleted) >= DELETED_MAX:
                 del self.deleted[next(iter(self.deleted))]
             self.deleted[number] = named
+
+    def forget_unless_held(self, held: Collection[int]) -> None:
+        """Forget the names of deleted queues, except these, whose messages are not yet visible."""
+        self.deleted = {number: named for number, named in self.deleted.items() if number in held}

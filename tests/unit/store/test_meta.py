@@ -448,6 +448,27 @@ def test_an_empty_file_is_a_new_one(path: Path) -> None:
     Meta(path).close()
 
 
+def test_a_file_that_the_store_knows_is_never_foreign(path: Path) -> None:
+    Meta(path).close()
+    with sqlite(path) as connection:
+        connection.execute("PRAGMA application_id = 7")
+        connection.execute("DROP TABLE offsets")
+    with pytest.raises(StoreUnusable, match="meta_foreign"):
+        open_meta(path)
+    meta, found = open_meta(path, is_known=True)
+    meta.close()
+    assert "meta_foreign" in found.damage
+    assert Path(found.aside).exists()
+
+
+def test_a_version_that_no_release_has_is_damage(path: Path) -> None:
+    Meta(path).close()
+    with sqlite(path) as connection:
+        connection.execute("CREATE TABLE of_another_release (x)")
+        connection.execute("PRAGMA user_version = 16777218")
+    assert refusal(path).code == "meta_damaged"
+
+
 @pytest.mark.parametrize("damage", [0x01, 0x80, 0xFF])
 def test_no_damaged_byte_of_the_header_refuses_the_start(path: Path, damage: int) -> None:
     Meta(path).close()

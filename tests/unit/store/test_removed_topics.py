@@ -14,6 +14,7 @@ from escrowmq.transaction.commands import (
     Append,
     End,
     MarkCatalog,
+    Park,
     PutGroup,
     PutSetting,
     PutTopic,
@@ -279,6 +280,33 @@ def test_retention_carries_nothing_for_a_deleted_topic() -> None:
     again = rebuilt(driver)
     assert again.bodies() == ["new"]
     assert not check(again.disk).findings
+
+
+def test_retention_forgets_deleted_queues_that_hold_nothing_any_more() -> None:
+    """Otherwise every topic that is deleted by force would leave a name in each checkpoint."""
+    driver = kept(None, "orders", "carts", "filler")
+    undecided = driver.hold("undecided", message("half")).half_offset
+    parked = driver.hold("parked", message("half", topic="carts")).half_offset
+    for name in ("orders", "carts"):
+        remove(driver, name)
+    driver.do(Park(half_offset=parked, reason="by hand"))
+    named = driver.store.core.names
+    assert [queue.topic for queue in named.deleted.values()] == ["orders", "carts"]
+    driver.roll_back(undecided)
+    for _ in range(2):
+        driver.roll_segment()
+        driver.clock.advance(ms=25 * HOUR)
+        driver.append(message("new", topic="filler"))
+        driver.retain()
+    assert [queue.topic for queue in named.deleted.values()] == ["carts"]
+    assert driver.half(parked).state is State.PARKED
+    driver.roll_back(parked)
+    driver.roll_segment()
+    driver.clock.advance(ms=25 * HOUR)
+    driver.append(message("new", topic="filler"))
+    driver.retain()
+    assert named.deleted == {}
+    assert rebuilt(driver).store.core.names.deleted == {}
 
 
 def test_a_log_without_its_beginning_is_checked_with_deleted_queues() -> None:
