@@ -127,7 +127,7 @@ def wanted(extra: str) -> list[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     names: list[str] = [*project["project"]["dependencies"], "hatchling"]
     if extra:
-        names += [*project["project"]["optional-dependencies"][extra], "setuptools"]
+        names += [*project["project"]["optional-dependencies"][extra], "setuptools", "wheel"]
     return names
 
 
