@@ -1,4 +1,4 @@
-"""Our broker in the role of one of Apache's: it does not know our own requests."""
+"""Make our broker act like one of Apache's, which does not know our own requests."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 
 def play_apache(server: Server) -> None:
-    """Have producers that start from now on take the broker for one of Apache's."""
+    """Make producers that start from now on take the broker for one of Apache's."""
     for code in OwnCode:
         server.broker._handlers.pop(code, None)
 
 
 def store_unsafely(monkeypatch: pytest.MonkeyPatch, code: ResponseCode) -> None:
-    """Store each message, and answer that it was not flushed or copied: with the whole header."""
+    """Store each message, but answer `code` (not flushed or replicated) with the full header."""
 
-    def tell(  # noqa: PLR0917 - as the one that it replaces
+    def tell(  # noqa: PLR0917 - same signature as the method it replaces
         sending: Sending,
         request: Request,
         log_offset: int,

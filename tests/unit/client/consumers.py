@@ -1,4 +1,4 @@
-"""A broker with a topic, messages in it, and consumers of it."""
+"""Set up a broker with a topic, send messages to it, and make consumers of it."""
 
 from __future__ import annotations
 

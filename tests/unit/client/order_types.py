@@ -1,4 +1,4 @@
-"""One order, in every kind of class that a body may have."""
+"""The same order in every kind of class that a body may have."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FIELDS: dict[str, Any] = {"id": 42, "items": ["tea"]}
 JSON_BODY = b'{"id":42,"items":["tea"]}'
 DICT_ORDER: DictOrder = {"id": 42, "items": ["tea"]}
 
-#: Bodies that are equal to what comes back as the type beside them.
+#: A body and a type: the encoded body, decoded as the type, equals the body.
 ORDERS: list[tuple[object, Any]] = [
     (StructOrder(**FIELDS), StructOrder),
     (DataclassOrder(**FIELDS), DataclassOrder),

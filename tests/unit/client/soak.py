@@ -1,9 +1,9 @@
-"""Many threads, or many tasks, that share one producer: nothing is lost, doubled or out of order.
+"""Many threads or tasks share one producer: no message is lost, duplicated or out of order.
 
     python -m tests.unit.client.soak --seconds 600
 
-Each sender has a key of its own and numbers its messages, which it sends alone, in bulk and in
-transactions; the messages of a key must then stand in their queue in this order, each once.
+Each sender has its own key and numbers its messages. It sends them alone, in bulk and in
+transactions. The messages of a key must then be in one queue, in this order, each once.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from tests.ledger.kill import broker
 THREADS = 50
 TASKS = 1_000
 TOPIC = "soak"
-#: A machine may be busy with other things.
+#: Long, because the machine may be busy with other work.
 TIMEOUT_S = 60.0
-#: Messages of one round of a sender.
+#: Messages that a sender makes visible in one round.
 ROUND = 6
 
 
@@ -40,7 +40,7 @@ def numbered(key: str, number: int) -> Message:
 
 
 def soak_threads(name_server: str, is_over: Callable[[int], bool], prefix: str = "t") -> int:
-    """So many threads send until it is over; how many messages each key has."""
+    """Send from `THREADS` threads until `is_over`; return the number of messages."""
     failures: list[BaseException] = []
     rounds: dict[str, int] = {}
 
@@ -53,7 +53,7 @@ def soak_threads(name_server: str, is_over: Callable[[int], bool], prefix: str =
                     send_round(producer, key, done * ROUND)
                     done += 1
                 rounds[key] = done
-            except BaseException as failure:  # noqa: BLE001 - told below
+            except BaseException as failure:  # noqa: BLE001 - raised below
                 failures.append(failure)
 
         threads = [
@@ -80,7 +80,7 @@ def send_round(producer: Producer, key: str, first: int) -> None:
 
 
 async def soak_tasks(name_server: str, is_over: Callable[[int], bool], prefix: str = "a") -> int:
-    """So many tasks send until it is over; how many messages that were."""
+    """Send from `TASKS` tasks until `is_over`; return the number of messages."""
     async with AsyncProducer(name_server, "soak", timeout_s=TIMEOUT_S) as producer:
 
         async def work(key: str) -> int:
@@ -106,7 +106,7 @@ async def send_round_async(producer: AsyncProducer, key: str, first: int) -> Non
 
 
 def judge(broker_address: str, expected: int) -> None:
-    """Each key's messages are in one queue, in their order, each once."""
+    """Assert that each key's messages are in one queue, in order, each once."""
     found: dict[str, list[int]] = defaultdict(list)
     places: dict[str, set[int]] = defaultdict(set)
     with OwnCalls(broker_address) as calls:
@@ -123,7 +123,7 @@ def judge(broker_address: str, expected: int) -> None:
 
 
 def main() -> None:
-    """Soak for long."""
+    """Soak for `--seconds` with threads, then for as long with tasks."""
     parser = argparse.ArgumentParser(description="Share a producer between many.")
     parser.add_argument("--seconds", type=float, default=60.0, metavar="N", help="for each kind")
     given = parser.parse_args()

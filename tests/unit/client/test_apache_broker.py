@@ -1,4 +1,4 @@
-"""The stock requests that a broker of Apache RocketMQ gets, on ours: it understands them too."""
+"""Our broker understands the stock requests that the SDK sends to Apache's brokers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.unit.broker.wire import eventually, serving, visible
 
 
 class Answering:
-    """Says COMMIT to everything, and notes what it was asked about."""
+    """Checker that answers COMMIT and keeps the transaction ids that it was asked about."""
 
     def __init__(self) -> None:
         self.ids: list[str] = []
@@ -35,7 +35,7 @@ class Answering:
 
 @asynccontextmanager
 async def producing(server: Server, checker: Answering | None = None) -> AsyncIterator[Producing]:
-    """A producer that takes the broker for one of Apache's."""
+    """Run a producer that takes the broker for one of Apache's."""
     producer = Producing(server.name_address, "pay", ProducerConfig(), checker)
     address = server.broker_address
     producer._brokers[address] = ApacheBroker(producer.network, address)
@@ -49,7 +49,7 @@ async def producing(server: Server, checker: Answering | None = None) -> AsyncIt
 async def test_a_check_and_a_consumer_get_the_transactions_id_and_not_the_messages(
     tmp_path: Path,
 ) -> None:
-    """Such a broker writes the message's id over the transaction's."""
+    """Apache's broker overwrites the transaction's id with the message's id."""
     answering = Answering()
     async with serving(tmp_path) as server, producing(server, answering) as producer:
         message = Message(topic="orders", body=b"1", key="k")

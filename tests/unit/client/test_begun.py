@@ -1,4 +1,4 @@
-"""``begin()``: the caller decides; an exception decides nothing, whatever the caller had done."""
+"""``begin()``: the caller decides, and an exception in the block decides nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.unit.client.test_producing import bodies
 
 
 class Order:
-    """A local transaction that commits, and a check that looks whether it did."""
+    """A local transaction, and a check that looks up whether it committed."""
 
     def __init__(self) -> None:
         self.is_committed = False

@@ -1,4 +1,4 @@
-"""A plain block on an async database, or the other way round, says which block fits."""
+"""A `with` block refuses an async database, and `async with` a plain one; both name what fits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The annotation of a handler says what it is called with."""
+"""The annotation of a handler determines its argument."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def received(body: bytes = JSON_BODY, **properties: str) -> Received:
 
 
 def checked(annotation: str) -> Callable[[Received], None]:
-    """A handler in a module that imports its annotation for the type checker alone."""
+    """Return a handler from a module that imports its annotation only for the type checker."""
     made = FunctionType(whole.__code__, {"seen": seen})
     made.__annotations__ = {"message": annotation}
     return made
@@ -144,23 +144,23 @@ async def test_an_annotation_says_what_a_handler_is_called_with(
 
 
 def not_imported(order: DataclassOrder) -> None:
-    """Its annotation is for the type checker alone."""
+    """Its annotation is imported only for the type checker."""
 
 
 def no_json(order: Money) -> None:
-    """JSON cannot become one."""
+    """JSON cannot be decoded into `Money`."""
 
 
 def for_sending(order: Message) -> None:
-    """A message that is sent is not one that is received."""
+    """`Message` is the class of messages to send, not of received ones."""
 
 
 def perhaps(message: Received | None) -> None:
-    """A handler is always called with a message."""
+    """A handler always gets a message, never None."""
 
 
 def nested(messages: list[Received[StructOrder]]) -> None:
-    """A handler is called with one message."""
+    """A handler gets one message per call."""
 
 
 @pytest.mark.parametrize("handler", [not_imported, no_json, for_sending, perhaps, nested])
@@ -174,7 +174,7 @@ def test_an_annotation_that_cannot_work_is_refused_by_subscribe(
 
 class Warehouse:
     def ship(self, message: Received) -> None:
-        """Needs an object."""
+        """A method, which needs an instance."""
 
 
 def yields(message: Received) -> Iterator[None]:

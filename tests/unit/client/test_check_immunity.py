@@ -1,4 +1,4 @@
-"""CHECK_IMMUNITY_TIME_IN_SECONDS on a message that the SDK sends: when its first check comes."""
+"""CHECK_IMMUNITY_TIME_IN_SECONDS on a message of the SDK sets the time of its first back-check."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.unit.client.apache_like import play_apache
 from tests.unit.client.test_producer import halves
 
 IMMUNE = "CHECK_IMMUNITY_TIME_IN_SECONDS"
-#: More than share a request with other transactions.
+#: One message more than the limit for transactions that share a request.
 MANY = 65
 
 

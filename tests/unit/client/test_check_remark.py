@@ -1,4 +1,4 @@
-"""A check that raises answers UNKNOWN with the error's text, and the broker keeps it."""
+"""A check that raises answers UNKNOWN with the error's text, and the broker keeps the text."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.unit.client.test_producing import producing
 
 
 async def remarks(server: Server) -> list[str]:
-    """What producers answered about the first transaction, once they have."""
+    """Wait for answers about the first transaction, and return their remarks."""
     peer = await Peer.to(server.broker_address)
     asked = TransactionHeader(half_offset=0)
 
@@ -33,7 +33,7 @@ async def remarks(server: Server) -> list[str]:
         return [row.detail for row in rows if row.event == "answered"]
 
     async with asyncio.timeout(10):
-        while not (found := await answered()):  # noqa: ASYNC110 - nobody sets an event for a test
+        while not (found := await answered()):  # noqa: ASYNC110 - the broker sets no event for a test
             await asyncio.sleep(0.005)
     return found
 

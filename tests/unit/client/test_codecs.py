@@ -1,4 +1,4 @@
-"""Objects become JSON and come back; what cannot be encoded is named with its path."""
+"""Objects survive a round trip as JSON; a refusal names the path of a value it cannot encode."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Basket(pydantic.BaseModel):
 
 class Measured(pydantic.BaseModel):
     value: float
-    #: Not in the JSON.
+    #: Excluded from the JSON.
     scratch: float = pydantic.Field(default=math.nan, exclude=True)
     note: str | None = None
 
@@ -62,7 +62,7 @@ class Strict(pydantic.BaseModel):
 
 
 class Upper:
-    """A codec of a user."""
+    """A user's own codec."""
 
     content_type = "text/upper"
 
@@ -195,7 +195,7 @@ def test_an_object_that_is_too_large_is_refused_at_once() -> None:
 def test_a_codec_must_make_bytes() -> None:
     class Texts(Upper):
         def encode(self, _body: Any, /) -> bytes:  # noqa: ANN401
-            return "text"  # type: ignore[return-value] # what is tested
+            return "text"  # type: ignore[return-value] # the case under test
 
     with pytest.raises(RequestRefused, match=r"must return bytes.*returned='str'"):
         Message(topic="orders", body={"text": "a"}).seal(Texts())
@@ -308,7 +308,7 @@ def test_a_type_that_no_json_becomes_is_refused(body_type: Any) -> None:  # noqa
 @dataclass
 class Tree:
     branches: list[Tree]
-    #: A default needs no JSON.
+    #: The type of a field with a default need not be decodable from JSON.
     price: Money = field(default_factory=lambda: Money(0))
 
 

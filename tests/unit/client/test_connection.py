@@ -18,7 +18,7 @@ CODE = RequestCode.HEART_BEAT
 
 
 class Other:
-    """The other side: it answers, asks, or does nothing, as the test says."""
+    """The other end of the connection: it answers, asks or stays silent, as the test says."""
 
     def __init__(self) -> None:
         self.frames: asyncio.Queue[Frame] = asyncio.Queue()
@@ -91,7 +91,7 @@ async def test_a_late_answer_is_not_waited_for() -> None:
     async with connected() as (connection, other):
         with pytest.raises(OutcomeUnknown, match="request_timed_out"):
             await connection.ask(CODE, timeout_s=0.01)
-        # It comes after all, and disturbs nobody.
+        # The late answer must not affect the next request.
         other.write(encode_response(await other.frames.get(), 0))
         again = connection.ask_soon(CODE)
         other.write(encode_response(await other.frames.get(), 0, body=b"now"))

@@ -71,7 +71,7 @@ async def test_a_new_group_may_begin_at_the_end(tmp_path: Path) -> None:
 
 async def test_only_wanted_tags_are_handled(tmp_path: Path) -> None:
     async with served(tmp_path) as server:
-        # "Aa" and "BB" have the same hash code: the broker cannot tell them apart.
+        # "Aa" and "BB" have the same hash code, so the broker cannot tell them apart.
         await send(server, b"1", tag="Aa")
         await send(server, b"2", tag="BB")
         await send(server, b"3", tag="other")
@@ -228,7 +228,7 @@ async def test_a_loop_consumes_a_message_when_it_asks_for_the_next(tmp_path: Pat
                 got = [(await anext(messages)).body for _ in range(2)]
             assert got == [b"1", b"2"]
             assert stored(server) == 1
-            # The one that it was left with comes again.
+            # The message at which the loop stopped comes again.
             async with aclosing(ours.messages(ORDERS)) as messages:  # type: ignore[type-var]
                 assert (await anext(messages)).body == b"2"
 

@@ -1,4 +1,4 @@
-"""What a consumer's log says under a plain formatter, and that it says it rarely."""
+"""Log lines of a consumer under a plain formatter, and limits on how often they repeat."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def test_many_failures_are_counted_instead_of_logged(
             await eventually(lambda: len(handled) == 50)
             await eventually(lambda: "KeyError" in str(lines(caplog, "handler_failed")))
     failed = lines(caplog, "handler_failed")
-    # An error of another kind is not hidden by the others.
+    # An error of another kind is logged even after the limit for the first kind.
     assert len(failed) == FAILURES_LOGGED_MAX + 1
 
 
@@ -146,7 +146,7 @@ async def test_a_missing_topic_is_told_once_and_does_not_stop_the_others(
                 await share()
                 rounds.append("shared")
 
-            core._share = counted  # type: ignore[method-assign] # to know that time has passed
+            core._share = counted  # type: ignore[method-assign] # counts the rounds
             await eventually(lambda: len(rounds) > 20)
             (line,) = lines(caplog, "topic_missing")
             assert line == (

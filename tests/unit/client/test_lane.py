@@ -10,7 +10,7 @@ from escrowmq.model.errors import EscrowError, OutcomeUnknown, RequestRefused, U
 
 
 class Road:
-    """Where a lane leads: it keeps what came together, and lets it wait while it is told to."""
+    """The receiver of a lane: it keeps each batch, and holds it back while `open` is not set."""
 
     def __init__(self) -> None:
         self.came: list[list[str]] = []

@@ -1,4 +1,4 @@
-"""A listener knows in ``execute`` what its ``check`` will be asked about."""
+"""A listener's ``execute`` sees the transaction id that its ``check`` is asked about."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.unit.client.test_producer import check_all
 
 
 class Bookkeeper:
-    """Writes down the ids of the transactions that it ran, and looks them up when asked."""
+    """Listener that records the ids of its transactions, and looks them up in checks."""
 
     def __init__(self) -> None:
         self.books: list[str] = []
@@ -49,7 +49,7 @@ async def test_execute_sees_the_transaction_id_that_check_is_asked_about(
             play_apache(server)
         keeper = Bookkeeper()
         producer = Producer(server.name_address, "pay", listener=keeper)
-        # Sent before: the id of its first transaction does not stay.
+        # The message has the id of an earlier transaction, which the new id replaces.
         message = Message(topic="orders", body=b"1", transaction_id="another")
         done = await asyncio.to_thread(producer.send_in_transaction, message)
         assert keeper.books == [done.transaction_id] == [message.transaction_id]

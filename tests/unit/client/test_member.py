@@ -115,7 +115,7 @@ async def test_a_tool_is_told_at_once_what_a_client_does_not_answer(tmp_path: Pa
 async def test_goodbye_is_said_after_every_heartbeat_was_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A broker with threads may take the goodbye first, and then believe the heartbeat."""
+    """A broker with threads could process the heartbeat last, and would still list the client."""
     async with serving(tmp_path) as server, joined(server) as member:
         await eventually(lambda: producers(server) == ["me"])
         handle, heard = server.broker.handle, asyncio.Queue[Frame]()
@@ -135,7 +135,7 @@ async def test_goodbye_is_said_after_every_heartbeat_was_answered(
         beating.cancel()
         await member.close()
         await member.beat()
-        # It may have been on its way with one of its own.
+        # The member may also have sent a periodic heartbeat.
         *before, last = codes
         assert set(before) == {RequestCode.HEART_BEAT}
         assert last == RequestCode.UNREGISTER_CLIENT

@@ -64,7 +64,7 @@ class Size(int, Enum):
 @pytest.mark.parametrize(
     ("fields", "keys"),
     [
-        # Brokers split keys at blanks alone, so that a tab is part of a key.
+        # Brokers split keys only at spaces, so a tab is part of a key.
         ({"key": "a\tb", "keys": ("c\u00a0d",)}, ("a\tb", "c\u00a0d")),
         ({"key": 7, "keys": (8, UUID(int=9))}, ("7", "8", str(UUID(int=9)))),
         ({"key": Size.LARGE}, ("3",)),
@@ -140,7 +140,7 @@ def test_a_body_that_another_client_compressed_is_unpacked(kind: int) -> None:
         (1, b"", "compression_unknown"),
         (0, b"no zlib", "body_not_compressed"),
         (0, zlib.compress(b"paid")[:-3], "body_not_compressed"),
-        # A small body must not fill the memory.
+        # A small compressed body must not expand without a limit.
         (0, zlib.compress(b"\0" * (17 * 1024 * 1024)), "body_not_compressed"),
     ],
 )

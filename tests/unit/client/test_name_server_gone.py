@@ -1,4 +1,4 @@
-"""Transactions while no name server answers, and the broker does."""
+"""Transactions while no name server answers but the broker does."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PAID = "order-paid"
 
 
 class Front:
-    """Stands before the name server, and can go away while the broker stays."""
+    """Proxy in front of the name server, which can stop while the broker keeps running."""
 
     def __init__(self, server: Server) -> None:
         host, _, port = server.name_address.rpartition(":")
@@ -93,7 +93,7 @@ class Scene:
 
 @pytest.fixture
 async def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Scene]:
-    # Each route is asked for anew.
+    # Routes expire at once, so each use asks the name server.
     monkeypatch.setattr(network, "ROUTE_S", 0.0)
     path = tmp_path / "shop.db"
     ledger = SqlLedger(f"sqlite:///{path}")

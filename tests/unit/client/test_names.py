@@ -1,4 +1,4 @@
-"""What ``import escrowmq`` gives, and what it costs."""
+"""Names that ``import escrowmq`` provides, and packages that it loads."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_every_name_is_there(package: object) -> None:
 
 
 def loaded_by(program: str) -> set[str]:
-    """The packages that a fresh Python has loaded after a program, beyond the standard library."""
+    """Return the packages outside the standard library that a program loads in a fresh Python."""
     told = subprocess.run(
         [sys.executable, "-c", f"{program}\nimport sys; print(*sys.modules)"],
         capture_output=True,

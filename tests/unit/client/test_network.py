@@ -43,7 +43,7 @@ async def test_a_route_names_the_queues_to_write_and_to_read(tmp_path: Path) -> 
 async def test_a_topic_that_nobody_made_is_made_where_the_default_topic_is(tmp_path: Path) -> None:
     async with serving(tmp_path) as server, network(server) as net:
         route = await net.route("new")
-        # As many as it will have: keys stay in their queues when it is there.
+        # The topic will have as many queues, so keys keep their queues after its creation.
         assert [place.queue_id for place in route.writable] == list(range(8))
         assert route.readable == ()
         assert route.is_borrowed

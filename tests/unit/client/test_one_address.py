@@ -1,4 +1,4 @@
-"""One address is enough: a broker's or its name server's; and any other gets a clear error."""
+"""One address is enough: a broker's or its name server's. Any other gets a clear error."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.unit.client.apache_like import play_apache
 
 WAIT_S = 20
 TOPIC = "order-paid"
-#: What a gRPC server says first: an empty SETTINGS frame of HTTP/2.
+#: The first bytes from a gRPC server: an empty SETTINGS frame of HTTP/2.
 SETTINGS = b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 
 
@@ -85,7 +85,7 @@ def test_commands_take_either_address(address: str, capsys: pytest.CaptureFixtur
 
 @contextmanager
 def foreign(answer: bytes, *, reads: bool = True) -> Iterator[str]:
-    """A server that is none of ours, and says this once somebody has said something."""
+    """Run a server that is not ours. It sends `answer` after a read, or at once without `reads`."""
 
     class Handler(socketserver.BaseRequestHandler):
         def handle(self) -> None:
@@ -144,7 +144,7 @@ def test_the_http_port_of_a_broker_says_what_it_is(tmp_path: Path) -> None:
 
 
 def test_silence_is_not_taken_for_another_program() -> None:
-    """A broker that hangs, or hangs up, is away: it may come back."""
+    """A broker that does not answer, or closes the connection, is unavailable and may come back."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         with OwnCalls(address, answer_s=0.1) as calls, pytest.raises(Unavailable):
@@ -159,7 +159,7 @@ def test_silence_is_not_taken_for_another_program() -> None:
         (b"", False, ""),
         (b"HTTP", True, "http"),
         (b"\x00\x00\x12\x04" + bytes(4), False, "grpc"),
-        # A frame of ours may have that length: its header is not empty.
+        # A remoting frame may have that length, but its header is not empty.
         (b"\x00\x00\x12\x04\x00\x00\x00\x60", False, ""),
         (b"\x00\x00\x12\x04", False, ""),
         (b"\x00\x00\x01\x00", False, ""),
@@ -175,7 +175,7 @@ def test_kinds_are_told_apart_by_their_first_bytes(
 
 
 def broker_of_apache(server: Server, name_servers: str) -> None:
-    """Have the broker know what Apache's know: no routes, but where its name servers are."""
+    """Limit the broker to what Apache's know: no routes, but the addresses of name servers."""
     play_apache(server)
     handlers = server.broker._handlers
     handle = handlers[RequestCode.GET_BROKER_CLUSTER_INFO]

@@ -32,7 +32,7 @@ Reply = Callable[[Frame], bytes | None]
 
 @contextmanager
 def answering(*replies: Reply) -> Iterator[str]:
-    """Somebody who answers one request after the other; after None it hangs up."""
+    """Run a server with one reply per request. It closes the connection if a reply gives None."""
     listener = socket.create_server(("127.0.0.1", 0))
     left = deque(replies)
 
@@ -112,9 +112,9 @@ def test_rows_may_stay_as_arrow_has_them() -> None:
         (refusing("topic_unknown", "RequestRefused"), RequestRefused, "topic_unknown"),
         (refusing("inbox_full", "Unavailable", 5), Unavailable, "inbox_full"),
         (refusing("frame_damaged", "StoreCorrupt"), StoreCorrupt, "frame_damaged"),
-        # A class of a newer broker.
+        # An error class that only a newer broker has.
         (refusing("something", "SomethingNew"), RequestRefused, "something"),
-        # Not one of ours.
+        # A broker that is not EscrowMQ.
         (
             lambda frame: encode_response(frame, 3, remark="request type 30040 not supported"),
             RequestRefused,

@@ -1,4 +1,4 @@
-"""Producers, plain and async: what they share, and what differs."""
+"""Plain and async producers: their common behavior and their differences."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ async def test_a_transaction_can_be_begun_filled_and_decided(tmp_path: Path) -> 
 
 
 class Listener:
-    """Does as the message says."""
+    """Listener that returns or raises `arg`, and answers checks with `known` or an error."""
 
     def __init__(self, known: Resolution | None = None) -> None:
         self.known = known

@@ -191,7 +191,7 @@ async def test_whoever_fails_to_answer_does_not_know(tmp_path: Path) -> None:
         written = server.broker.store.log.end
         ask(server, held, told)
         await eventually(lambda: told == ["asked"])
-        # The answer is recorded too.
+        # The broker records the answer too.
         await eventually(lambda: server.broker.store.log.end > written)
         half = server.broker.store.core.half(held.half_offset)
         assert half is not None
@@ -222,7 +222,8 @@ async def test_a_broker_that_comes_back_in_time_is_waited_for(tmp_path: Path) ->
         await producer.start()
         await producer.send(Message(topic="orders", body=b"1"))
         held = await producer.hold("tx-1", [Message(topic="orders", body=b"2")])
-    # A send that leaves before that is known may have been done: that is told, not repeated.
+    # The producer must know that the connection is lost: it does not retry a send that may have
+    # been stored, and raises instead.
     await eventually(lambda: not producer.network.open_connections())
     sending = asyncio.ensure_future(producer.send(Message(topic="orders", body=b"3")))
     deciding = asyncio.ensure_future(producer.decide(held, Resolution.COMMIT))

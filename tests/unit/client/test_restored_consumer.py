@@ -1,4 +1,4 @@
-"""Our consumer on a broker that is restored under it."""
+"""Our consumer on a broker that is restored from a copy while the consumer runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WAIT_S = 30.0
 
 
 def test_a_running_consumer_reads_all_messages_of_the_restored_history(tmp_path: Path) -> None:
-    """It waited at its old offset for the queue to become longer, and passed over what came."""
+    """The consumer does not wait at its old offset, where it would skip the new messages."""
     data, copied = tmp_path / "data", tmp_path / "copied"
     got: list[bytes] = []
     more = threading.Condition()

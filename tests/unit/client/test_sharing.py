@@ -10,10 +10,10 @@ from escrowmq.client.sharing import Progress, share
     [
         (4, 1, [[0, 1, 2, 3]]),
         (4, 2, [[0, 1], [2, 3]]),
-        # As RocketMQ's clients do it: the first ones get one more.
+        # As in RocketMQ's clients, the first members get one queue more.
         (5, 3, [[0, 1], [2, 3], [4]]),
         (8, 3, [[0, 1, 2], [3, 4, 5], [6, 7]]),
-        # More members than queues: some have nothing.
+        # With more members than queues, some members get none.
         (2, 3, [[0], [1], []]),
         (0, 2, [[], []]),
     ],
@@ -51,6 +51,6 @@ def test_a_queue_that_was_sent_back_forgets_what_was_open() -> None:
         progress.take(offset)
     progress.go_on(5)
     assert (progress.committed, progress.open) == (3, 2)
-    # Its handler ends late, and has no say any more.
+    # The handler of an old message ends late, and no longer changes the progress.
     progress.finish(8)
     assert (progress.committed, progress.open) == (3, 2)

@@ -1,4 +1,4 @@
-"""A short part of ``soak``."""
+"""A short run of ``soak``."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class Got:
 
 
 def is_reading(server: Server, topic: str = ORDERS) -> bool:
-    """Whether the broker knows that the group wants the topic, and keeps a pull."""
+    """Return whether the broker knows that the group wants the topic, and holds a pull."""
     group = server.broker.clients.consumers("ship")
     return group is not None and topic in group.subscriptions and server.broker.pulling.waiting > 0
 
@@ -50,7 +50,7 @@ async def test_an_async_consumer_may_subscribe_after_its_start(tmp_path: Path) -
             await send(server, b"2")
             await eventually(lambda: got.bodies == [b"1", b"2"])
         assert stored(server) == 2
-        # It is subscribed for good: also when the consumer starts again.
+        # The subscription remains when the consumer starts again.
         await send(server, b"3")
         async with ours:
             await eventually(lambda: got.bodies == [b"1", b"2", b"3"])
@@ -154,7 +154,7 @@ async def test_what_cannot_be_subscribed_to_is_refused_at_once(tmp_path: Path) -
                     plain.subscribe(ORDERS)(Got())
 
         await asyncio.to_thread(work)
-        # What was refused is not subscribed to at the next start either.
+        # The next start does not include a refused subscription either.
         async with ours:
             pass
         await asyncio.to_thread(plain.start)
@@ -185,13 +185,13 @@ async def test_other_tags_hold_from_then_on(tmp_path: Path, *, broadcast: bool) 
         await send(server, b"1", tag="a")
         got = Got()
         ours = consumer(server, broadcast=broadcast)
-        # A method is another object each time, and still the same handler.
+        # Each access to a method makes a new object, which is still the same handler.
         ours.subscribe(ORDERS, tag="a")(got.__call__)
         async with ours:
             await eventually(lambda: got.bodies == [b"1"])
             await eventually(lambda: is_reading(server))
             ours.subscribe(ORDERS, tag="a || b")(got.__call__)
-            # What an open pull passed over with the old tags does not come.
+            # An open pull with the old tags would skip messages for good.
             await eventually(lambda: _read_tags(ours) == ["a || b"])
             assert _wanted(server) == "a || b"
             await send(server, b"2", tag="b")

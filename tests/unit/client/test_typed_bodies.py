@@ -116,7 +116,7 @@ async def test_every_way_to_send_takes_objects(topic: str) -> None:
 
 
 class Shop:
-    """A listener that keeps what it was given."""
+    """Listener that keeps the objects that it is given."""
 
     def __init__(self) -> None:
         self.given: list[object] = []
@@ -172,7 +172,7 @@ async def test_the_same_holds_for_an_async_producer(topic: str) -> None:
                 await producer.send_many(
                     [Message(topic=topic, body=Money(1)), Message(topic=topic, body=StructOrder(3))]
                 )
-        # Each of many is tried.
+        # `send_many` tries every message, even after an error.
         assert [one.id for one in await broker.values(topic, StructOrder)] == [1, 2, 3]
 
 
@@ -269,7 +269,7 @@ def pushed(broker: InProcessBroker) -> bool:
 
 
 def until(is_so: Callable[[], object]) -> None:
-    """Wait for something that happens by itself."""
+    """Wait up to about 20 seconds until the condition is true, or fail."""
     tries = threading.Event()
     for _ in range(2_000):
         if is_so():

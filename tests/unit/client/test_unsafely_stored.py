@@ -1,7 +1,7 @@
-"""Apache's broker stores a message and answers that it is not flushed or copied: 10, 11 or 12.
+"""Apache's broker stores a message, and code 10, 11 or 12 says: not flushed or not replicated.
 
-An ordinary message is stored: its sender is told how.  A half message is rolled back, before the
-local transaction has begun.
+An ordinary message counts as sent, and its sender gets the status. The producer rolls back a half
+message before the local transaction begins.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ async def unsafe(
 
 
 class Listener:
-    """Notes whether it was run."""
+    """Listener that counts its runs."""
 
     def __init__(self) -> None:
         self.executed = 0

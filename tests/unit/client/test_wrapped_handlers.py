@@ -1,4 +1,4 @@
-"""A plain function around an async handler or checker: what it returns is not done yet."""
+"""Plain functions around async handlers and checkers: the SDK must await what they return."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def broker() -> Iterator[InProcessBroker]:
 
 
 def wrapped(handler: Callable[..., Any]) -> Callable[..., Any]:
-    """A decorator that is not aware of async functions."""
+    """Decorate a handler without regard for async functions."""
 
     @functools.wraps(handler)
     def call(*args: object) -> Any:  # noqa: ANN401
@@ -106,7 +106,7 @@ def test_an_error_that_ends_programs_fails_the_handler_alone(
         producer.send("paid", b"42")
         with consumer:
             until(lambda: broker.dead_letters("ship"))
-            # The loop that all plain clients share goes on.
+            # The event loop that all plain clients share keeps running.
             producer.send("other", b"43")
     (failed,) = facts(caplog, "handler_failed")
     assert str(failed["why"]).startswith(error.__name__)
