@@ -27,7 +27,7 @@ ORDER = Message(
 GOLDEN_IPV4_V1 = bytes.fromhex(
     "00000074"  # 91 + 9 + 6 + 10 = 116 bytes
     "daa320a7"  # v1
-    "4bf43926"  # CRC-32 of 123456789 is cbf43926; the highest bit goes
+    "4bf43926"  # CRC-32 of 123456789 is cbf43926; the highest bit is cleared
     "00000003"  # queue id
     "fffffffe"  # flag
     "000000000000000c"  # queue offset
@@ -65,7 +65,7 @@ GOLDEN_IPV6_V2 = bytes.fromhex(
     "0000000000000000"  # prepared offset
     "00000000"  # body
     "0080 25524554525925"  # topic, 128 bytes: %RETRY%
-    f"{'67' * 121}"  # and many a g
+    f"{'67' * 121}"  # and 121 times g
     "0000"  # properties
 )
 

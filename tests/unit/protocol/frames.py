@@ -28,7 +28,7 @@ def frame_of(header: bytes, body: bytes = b"", header_type: int = 0) -> bytes:
 
 
 def json_header(**changes: object) -> bytes:
-    """A header like Java's; a change to ... leaves the key out."""
+    """Return a JSON header like Java's. A change to `...` leaves the key out."""
     header = {
         "code": 310,
         "extFields": FIELDS,
@@ -75,5 +75,5 @@ def pair(name: bytes, value: bytes) -> bytes:
     return len(name).to_bytes(2) + name + len(value).to_bytes(4) + value
 
 
-def binary_frame(body: bytes = b"", **changes: Any) -> bytes:  # noqa: ANN401 - any of a header's.
+def binary_frame(body: bytes = b"", **changes: Any) -> bytes:  # noqa: ANN401 - any header field.
     return frame_of(binary_header(**changes), body, header_type=1)

@@ -1,5 +1,6 @@
-"""What we send, to be read by RocketMQ's Java code; it says in remoting_rocketmq_java.json what
-it read.
+"""Requests, responses and bodies of ours that RocketMQ's Java code reads.
+
+remoting_rocketmq_java.json records what it read.
 """
 
 from __future__ import annotations
@@ -258,7 +259,7 @@ BATCH = encode_batch([(7, b"one", "buyer\x01Zoë\x02".encode()), (0, b"\x00\x01\
 
 
 def frames() -> dict[str, bytes]:
-    """Each request and response, with a JSON and with a binary header."""
+    """Return each request and response, with a JSON and with a binary header."""
     made = {}
     writers: dict[str, tuple[Callable[..., bytes], bool]] = {
         "json": (json_frame, False),

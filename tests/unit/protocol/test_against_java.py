@@ -112,7 +112,7 @@ def as_java_shows(stored: StoredMessage) -> dict[str, Any]:
 
 
 def shortened(read: dict[str, Any]) -> dict[str, Any]:
-    """Java writes every zero of an IPv6 address; all else stays."""
+    """Return the fields with short IPv6 addresses, because Java writes every zero."""
     hosts = {key: str(ip_address(read[key])) for key in ("born_host", "store_host")}
     return read | hosts
 

@@ -1,4 +1,4 @@
-"""JSON bodies: read from all kinds of clients, and written for them."""
+"""JSON bodies, read from all kinds of clients and written for them."""
 
 from __future__ import annotations
 
@@ -203,5 +203,5 @@ def test_numbers_as_keys_are_read_as_a_java_name_server_writes_them() -> None:
     )
     read = read_body(ClusterInfo, written).brokers["broker-a"]
     assert read.addresses == {MASTER_ID: "10.0.0.1:10911", "1": "10.0.0.2:10911"}
-    # What looks like such a key within a text is left alone.
+    # A string that contains such a key stays unchanged.
     assert read.broker_name == 'broker-a{0:,1:"'

@@ -1,4 +1,4 @@
-"""Whatever stock clients were seen to send to Apache's broker is understood."""
+"""We understand the captured requests of stock clients to Apache's broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Delay levels and the retries that are made of them."""
+"""Delay levels, and the retry delays that come from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages laid out by the hundred are the same as one by one, and vouched for."""
+"""Messages encoded in bulk have the same bytes and checksums as those encoded one by one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_many_messages_are_laid_out_as_one_by_one(store_host: bytes) -> None:
     messages: list[Message] = [
         message(reconsume_times=0),
         message(reconsume_times=0, body=b"another"),
-        # What has a way of its own: sent again, from an IPv6 host, with another topic.
+        # Special cases: a retried message, an IPv6 host, another topic.
         message(reconsume_times=1),
         message(reconsume_times=0, born_host=IPV6),
         message(reconsume_times=0, topic=RETRY_TOPIC, properties=b""),

@@ -1,4 +1,4 @@
-"""Which tags a subscription wants."""
+"""Tag filters of subscriptions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_everything_is_wanted_with_a_tag_or_without(expression: str | None) -> N
         (" TagA || TagB ", {A, B}),
         ("TagA || || TagB ||", {A, B}),
         ("TagA || TagA", {A}),
-        ("* || TagA", {tags_code("*"), A}),  # Only alone does a star mean all.
+        ("* || TagA", {tags_code("*"), A}),  # A star means all only if it is alone.
         ("a|b", {tags_code("a|b")}),
     ],
 )

@@ -1,4 +1,4 @@
-"""A slice of the fuzzing, with a fixed seed; ``tests/fuzz/remoting.py`` goes on as long as told."""
+"""A short fuzz run with fixed seeds; ``tests/fuzz/remoting.py`` runs for as many frames as told."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FRAMES = 1_200
 def test_spoilt_frames_give_violations_and_nothing_else(seed: int) -> None:
     counts = fuzz(seed, FRAMES)
     assert counts["frames"] == FRAMES
-    # It looks at what it should: frames come through, and both ends are seen.
+    # The fuzzer reaches the readers: frames come through, and both outcomes occur.
     assert counts["split"] > FRAMES / 4
     assert counts["read"] > counts["split"]
     assert counts["violations"] > counts["split"]

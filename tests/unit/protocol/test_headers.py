@@ -1,4 +1,4 @@
-"""Typed headers: from JSON and from binary pairs, from all kinds of clients, and to the wire."""
+"""Typed headers: read from JSON and binary pairs of all kinds of clients, and written."""
 
 from __future__ import annotations
 

@@ -93,15 +93,15 @@ def test_a_message_id_is_read_back(host: bytes, log_offset: int) -> None:
     "text",
     [
         "",
-        "7F00000100002A9F0000000000000AB",  # A digit short,
-        "7F00000100002A9F0000000000000AB00",  # or one too many.
+        "7F00000100002A9F0000000000000AB",  # One digit too few.
+        "7F00000100002A9F0000000000000AB00",  # One digit too many.
         "7F00000100002A9F0000000000000A",
         "7F00000100002A9F0000000000000ABG",
-        "7F000001 00002A9F 0000000000000ABC",  # bytes.fromhex would take these three.
+        "7F000001 00002A9F 0000000000000ABC",  # bytes.fromhex would accept these three.
         " 7F00000100002A9F0000000000000ABC",
         "7F00000100002A9F 00000000000ABC",
         "7F00000100002A9F8000000000000000",  # A negative offset.
-        "01A3F9D17B2C0004E1D2C3B400000001FF",  # A 5.x client's id is no offset message id.
+        "01A3F9D17B2C0004E1D2C3B400000001FF",  # A 5.x client's id is not an offset message id.
         "7F00000100002A9F0000000000000AB\u0661",
         "F" * 100_000,
     ],

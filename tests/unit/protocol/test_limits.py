@@ -1,4 +1,4 @@
-"""What is refused before anything is written."""
+"""Limits of a message, checked before anything is written."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from tests.unit.protocol.examples import IPV4, IPV6, message
     ids=lambda within: next(iter(within)),
 )
 def test_a_message_within_the_limits_is_taken_and_can_be_written(within: dict[str, Any]) -> None:
-    for _ in range(2):  # The second time its topic is known.
+    for _ in range(2):  # The second time, its topic is cached.
         validate(message(**within))
     encode(message(**within), 0, 0, 0, IPV6)
 
@@ -56,7 +56,7 @@ def test_a_message_within_the_limits_is_taken_and_can_be_written(within: dict[st
         ({"topic": "a b"}, "topic_illegal", {"topic": "a b"}),
         ({"topic": "orders\n"}, "topic_illegal", {"topic": "orders\n"}),
         ({"topic": "été"}, "topic_illegal", {"topic": "été"}),
-        ({"topic": "\u0661"}, "topic_illegal", {"topic": "\u0661"}),  # A digit, but not ours.
+        ({"topic": "\u0661"}, "topic_illegal", {"topic": "\u0661"}),  # A digit, but not ASCII.
         (
             {"body": bytes(4_194_305)},
             "body_too_large",
@@ -95,7 +95,7 @@ def test_a_message_within_the_limits_is_taken_and_can_be_written(within: dict[st
 def test_a_message_beyond_a_limit_is_refused_with_limit_and_value(
     beyond: dict[str, Any], code: str, facts: dict[str, Any]
 ) -> None:
-    for _ in range(2):  # A refused topic is not remembered as a good one.
+    for _ in range(2):  # A refused topic is not cached as a valid one.
         with pytest.raises(RequestRefused) as refused:
             validate(message(**beyond))
         assert refused.value.code == code

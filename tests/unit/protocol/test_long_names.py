@@ -1,4 +1,4 @@
-"""Every text that a request brings has a limit, and a refusal names the field that breaks it."""
+"""Every text in a request has a limit, and a refusal names the field that exceeds it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BODIES: tuple[type[Body], ...] = (
     AssignmentRequest,
     GroupConfig,
 )
-#: Texts with a limit of their own: the first is refused as too large, the others are cut.
+#: Texts with their own limits: `properties` is refused as too large, the others are cut.
 APART = {("properties", "SendHeader"), ("properties", "LongSendHeader")} | {
     ("properties", "SentRow"),
     ("properties", "SentInRow"),
@@ -42,7 +42,7 @@ HEADERS = sorted(
         *(
             kind
             for code, kind in REQUEST_HEADERS.items()
-            # The broker sends it, and never reads one.
+            # The broker sends this header, and never reads it.
             if code is not RequestCode.CHECK_TRANSACTION_STATE
         ),
         *(request.header for request in OWN_REQUESTS.values()),
@@ -53,7 +53,7 @@ ROWS = [request.rows for request in OWN_REQUESTS.values() if request.rows is not
 
 
 def texts(kind: inspect.Type, name: str, owner: str) -> Iterator[tuple[str, str, int | None]]:
-    """Each text in a type: the struct and field that hold it, and its limit."""
+    """Yield each text in a type: the struct and field that hold it, and its limit."""
     match kind:
         case inspect.StrType():
             yield owner, name, kind.max_length
@@ -94,7 +94,7 @@ def is_optional_text(kind: inspect.Type) -> bool:
 
 
 def valid(kind: type[msgspec.Struct]) -> dict[str, str]:
-    """The fields that cannot be missing, as text."""
+    """Return the required fields, as text."""
     described = inspect.type_info(kind)
     assert isinstance(described, inspect.StructType)
     texts_of = {inspect.IntType: "1", inspect.BoolType: "true"}
@@ -151,7 +151,7 @@ LONG = "x" * (NAME_CHARS_MAX + 1)
         (Heartbeat, {"clientID": "c", "consumerDataSet": [{"groupName": "g", "consumeType": LONG}]},
          "consumeType"),
         (GroupConfig, {"groupName": "g", "attributes": {LONG: "v"}}, "attributes"),
-        # A null counts as absent, here and in what is looked at again.
+        # A null counts as absent, also in the search for the long name.
         (LockRequest, {"consumerGroup": LONG, "clientId": "c", "mqSet": None}, "consumerGroup"),
     ],
 )  # fmt: skip
@@ -190,6 +190,6 @@ def test_a_row_with_a_name_too_long_is_refused(kind: type[Row], form: Form) -> N
             with pytest.raises(RequestRefused, match="name_too_long") as refused:
                 decode(form, kind, 1, body, rows_max=3)
             assert refused.value.fields["field"] == field.name
-        # Bytes are not characters: many of few characters are taken.
+        # The limit counts characters, not bytes.
         fine = encode_rows(form, kind, 1, [row_of(kind, **{field.name: "ü" * NAME_CHARS_MAX})] * 3)
         assert len(decode_rows(form, kind, 1, fine, rows_max=3)) == 3

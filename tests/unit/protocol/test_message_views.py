@@ -1,4 +1,4 @@
-"""What consumers and administrators are shown of a stored message."""
+"""Views of a stored message for consumers, producers and administrators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of our own requests: complete, consistent, and both ways over the wire."""
+"""The table of our own requests is complete and consistent, and headers survive a round trip."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers in blocks, and bytes after them."""
+"""Columns of numbers in blocks, with bytes after them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_numbers_are_read_as_they_were_written() -> None:
         column.tolist() for column in COLUMNS
     ]
     assert body[at:] == b"bytes"
-    # As any language can read it.
+    # Little-endian numbers, which any language can read.
     assert body[:8] == bytes([1, 0, 0, 0, 0, 0, 0, 0])
 
 

@@ -1,4 +1,4 @@
-"""Rows of a body by the column: the same in both forms."""
+"""Rows of a body as columns: the same in both forms."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_more_rows_than_allowed_are_refused(form: Form) -> None:
 
 
 def test_a_part_of_an_arrow_batch_is_only_that_part() -> None:
-    import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
+    import pyarrow as pa  # type: ignore[import-untyped]  # pyarrow has no types
 
     from escrowmq.protocol.own_arrow import ArrowColumns
 

@@ -1,4 +1,4 @@
-"""Rows in two forms: what comes back is what went in, and anything else is refused."""
+"""Rows in two forms: they survive a round trip, and malformed bodies are refused."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def stream(
     batches: int = 1,
     **options: object,
 ) -> bytes:
-    """An Arrow stream as somebody else might write it."""
+    """Return an Arrow stream as another program might write it."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, schema, options=pa.ipc.IpcWriteOptions(**options)) as out:
         for _ in range(batches):
@@ -150,10 +150,10 @@ ROW: list[object] = [1, 2, "a", b"b", True, None, None]
             msgspec.msgpack.encode(rows)
             for rows in (
                 [1],
-                # A column too few, and one too many.
+                # One column too few, and one too many.
                 [ROW[:-1]],
                 [[*ROW, 1]],
-                # A null where none may be; a wrong type; a number that does not fit.
+                # A null in a required column; a wrong type; a number that does not fit.
                 [[None, *ROW[1:]]],
                 [["1", *ROW[1:]]],
                 [[1, 2**31, *ROW[2:]]],
@@ -271,7 +271,7 @@ def test_a_stream_without_a_batch_has_no_rows() -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_garbage_is_refused_and_never_crashes(form: Form) -> None:
-    """Bytes of a good body changed, cut out and doubled: read, or refused, but nothing else."""
+    """A body with bytes changed, cut out or doubled is read or refused; no other error occurs."""
     chance = random.Random(30_000)
     good = written(form)
     refused = 0
@@ -298,7 +298,7 @@ def test_garbage_is_refused_and_never_crashes(form: Form) -> None:
     [
         b"",
         bytes(4),
-        # Tables that point out of the bytes, or before them.
+        # Tables that point past the end of the bytes, or before their start.
         b"\xff\xff\xff\x7f",
         b"\x04\x00\x00\x00\xff\xff\xff\x7f",
         b"\x04\x00\x00\x00\x00\x00\x00\x80",

@@ -1,4 +1,4 @@
-"""Property strings, and what is looked up in them."""
+"""Property strings, and lookups in them."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from escrowmq.protocol.properties import (
     tags_code,
 )
 
-#: No surrogates: they are not UTF-8.
+#: Without surrogates, which UTF-8 cannot encode.
 WORDS = st.text(
     st.characters(exclude_categories=["Cs"], exclude_characters="\x01\x02"), min_size=1, max_size=8
 )
-#: Mostly separators and parts of names, so that the odd shapes turn up.
+#: Mostly separators and parts of names, so that odd shapes occur.
 ODD = st.lists(
     st.sampled_from(["\x01", "\x02", "TAGS", "KEYS", "UNIQ_KEY", "X", " ", "é", "😀"]), max_size=24
 ).map("".join)
@@ -115,19 +115,19 @@ def test_any_bytes_are_properties_or_a_violation(data: bytes) -> None:
 @pytest.mark.parametrize(
     ("data", "value"),
     [
-        (b"TAGS\x01t\x02", b"t"),  # First,
-        (b"a\x01b\x02TAGS\x01t\x02", b"t"),  # last,
-        (b"a\x01b\x02TAGS\x01t", b"t"),  # without the final separator,
-        (b"XTAGS\x01x\x02TAGS\x01t\x02", b"t"),  # after a longer name with this tail.
+        (b"TAGS\x01t\x02", b"t"),  # First.
+        (b"a\x01b\x02TAGS\x01t\x02", b"t"),  # Last.
+        (b"a\x01b\x02TAGS\x01t", b"t"),  # Without the final separator.
+        (b"XTAGS\x01x\x02TAGS\x01t\x02", b"t"),  # After a longer name with the same ending.
         (b"XTAGS\x01x\x02", None),
         (b"TAGSX\x01x\x02", None),
-        (b"a\x01TAGS\x02", None),  # As a value,
-        (b"a\x01TAGS\x01t\x02", None),  # in a value,
-        (b"TAGS\x02", None),  # without a value,
-        (b"TAGS\x01\x02", None),  # with an empty one,
+        (b"a\x01TAGS\x02", None),  # As a value.
+        (b"a\x01TAGS\x01t\x02", None),  # In a value.
+        (b"TAGS\x02", None),  # Without a value.
+        (b"TAGS\x01\x02", None),  # With an empty value.
         (b"TAGS\x01", None),
-        (b"TAGS\x01one\x02TAGS\x01two\x02", b"two"),  # the last of two,
-        (b"TAGS\x01one\x02TAGS\x01\x02", b"one"),  # unless it is empty.
+        (b"TAGS\x01one\x02TAGS\x01two\x02", b"two"),  # The last of two wins.
+        (b"TAGS\x01one\x02TAGS\x01\x02", b"one"),  # An empty value does not win.
         (b"", None),
     ],
 )
@@ -149,7 +149,7 @@ def test_every_way_to_look_finds_the_same(text: str) -> None:
 
 
 def test_many_empty_pairs_are_passed_in_one_go() -> None:
-    """Neither deep recursion nor a search that starts again at each of them."""
+    """The lookup neither recurses nor restarts its search at each empty pair."""
     assert find_property(b"TAGS\x01t\x02" + b"TAGS\x01\x02" * 5_000, b"TAGS") == b"t"
 
 
@@ -176,14 +176,14 @@ def test_a_message_without_properties_is_found_by_nothing() -> None:
     [
         ("", 0),
         ("TagA", 2_598_919),
-        ("polygenelubricants", -(2**31)),  # The lowest there is.
-        ("😀", 31 * 0xD83D + 0xDE00),  # Two units, as Java has it.
+        ("polygenelubricants", -(2**31)),  # The lowest possible code.
+        ("😀", 31 * 0xD83D + 0xDE00),  # Two UTF-16 units, as in Java.
         ("\ud83d", 0xD83D),
     ],
 )
 def test_a_tags_code_is_javas_hash_code(tags: str, code: int) -> None:
     assert tags_code(tags) == code
-    assert tags_code(tags) == code  # Again, from the cache.
+    assert tags_code(tags) == code  # From the cache.
 
 
 def test_the_cache_of_tags_is_bounded() -> None:

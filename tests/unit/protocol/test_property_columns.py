@@ -1,4 +1,4 @@
-"""Properties of many messages at once are those that each has."""
+"""A lookup in many messages at once finds the same properties as parsing each message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frames as they come: in any pieces, sound or not."""
+"""Incoming frames: in pieces of any size, valid or malformed."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_less_than_a_frame_is_kept_however_it_comes() -> None:
         (int.from_bytes(b"GET "), "frame_too_large"),
         (3, "frame_malformed"),
         (0, "frame_malformed"),
-        (2**31, "frame_malformed"),  # Negative.
+        (2**31, "frame_malformed"),  # Negative as a signed number.
         (2**32 - 1, "frame_malformed"),
     ],
 )

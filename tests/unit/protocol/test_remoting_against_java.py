@@ -1,4 +1,4 @@
-"""Frames, bodies and batches of RocketMQ's own Java code, and what it reads of ours.
+"""Frames, bodies and batches that RocketMQ's Java code writes, and what it reads of ours.
 
 The note in remoting_rocketmq_java.json says how its data was made.
 """
@@ -60,7 +60,7 @@ ORDERS_3 = consumer.QueueHeader(topic="orders", queue_id=3)
 SHIP_GROUP = consumer.ConsumerGroupHeader(consumer_group="ship-group")
 ORDERS = admin.TopicHeader(topic="orders")
 
-#: What 5.3.3's requests say.
+#: Headers of the requests of 5.3.3.
 REQUESTS: dict[str, Header] = {
     "send_v1": SENT,
     "send_v2": SENT,
@@ -151,7 +151,7 @@ REQUESTS: dict[str, Header] = {
     "delete_group": admin.DeleteGroupHeader(consumer_group="ship-group", clean_offset=True),
     "get_kv": admin.KeyValueHeader(namespace="ORDER_TOPIC_CONFIG", key="orders"),
 }
-#: What 4.9.8 says otherwise.
+#: Headers that differ in 4.9.8.
 OLD_REQUESTS: dict[str, Header] = {
     "search_offset": consumer.SearchOffsetHeader(
         topic="orders", queue_id=3, stored_at_ms=1_700_000_000_000
@@ -186,7 +186,7 @@ REMARKS = {
     "pull_response": "FOUND",
     "error_response": "No topic route info for <é>",
 }
-#: The same facts in Java's example and in ours.
+#: Bodies that hold the same facts in Java's example and in ours.
 SAME_BODIES = (
     "broker_stats",
     "consumer_list",

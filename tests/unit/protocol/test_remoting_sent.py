@@ -1,4 +1,4 @@
-"""Frames as we send them: requests, and responses in the form of their requests."""
+"""Outgoing frames: requests, and responses in the form of their requests."""
 
 from __future__ import annotations
 

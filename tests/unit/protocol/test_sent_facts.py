@@ -1,4 +1,4 @@
-"""What a broker must know of a sent message's properties."""
+"""Facts that the broker reads from the properties of a sent message."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_only_true_makes_a_half_message(value: str, is_half: bool) -> None:  # n
         ("7", 7_000),
         ("0", 0),
         ("3600", 3_600_000),
-        # What Java cannot read leaves the policy's time.
+        # The policy's time applies if the value is negative or not a valid number.
         ("-1", None),
         ("100.5", None),
         ("soon", None),
@@ -104,11 +104,11 @@ def test_the_first_back_check_may_be_put_off(seconds: str, check_after_ms: int |
         ({"TIMER_DELAY_SEC": "5"}, {"deliver_after_ms": 5_000}),
         ({"TIMER_DELAY_MS": "5"}, {"deliver_after_ms": 5}),
         ({"TIMER_DELIVER_MS": "1700000000000"}, {"deliver_at_ms": 1_700_000_000_000}),
-        # What is past is for now.
+        # A negative time means no delay.
         ({"TIMER_DELAY_SEC": "-5"}, {}),
         ({"TIMER_DELAY_MS": "-5"}, {}),
         ({"TIMER_DELIVER_MS": "-5"}, {}),
-        # Of several the first in this order counts.
+        # Precedence: DELAY, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS.
         (
             {"DELAY": "2", "TIMER_DELAY_SEC": "9", "TIMER_DELIVER_MS": "9"},
             {"delay_level": 2},
@@ -119,7 +119,7 @@ def test_the_first_back_check_may_be_put_off(seconds: str, check_after_ms: int |
         ),
         ({"TIMER_DELIVER_MS": "9", "TIMER_DELAY_MS": "7"}, {"deliver_after_ms": 7}),
         ({"DELAY": "0", "TIMER_DELAY_MS": "7"}, {"deliver_after_ms": 7}),
-        # Others' names and values.
+        # Names and values that only look similar.
         ({"MY_DELAY": "5", "note": "DELAY"}, {}),
     ],
 )

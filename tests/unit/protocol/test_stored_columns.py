@@ -1,4 +1,4 @@
-"""Messages laid out by the column are the same as one by one."""
+"""Messages encoded by column have the same bytes as those encoded by `encode_many`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_many_messages_are_laid_out_as_one_by_one(bits: int) -> None:
         message(queue_id=7, reconsume_times=0),
         message(queue_id=1, reconsume_times=0, body=b"", properties=b"", flag=2**31 - 1),
         message(queue_id=0, topic=RETRY_TOPIC, reconsume_times=0, body=b"x" * 70_000),
-        # The sender's word does not count for what the transaction and the hosts are.
+        # The sender's transaction and host bits in `sys_flag` are ignored.
         message(queue_id=1, reconsume_times=0, sys_flag=0x3D, born_at_ms=-1),
     ]
     stored = [

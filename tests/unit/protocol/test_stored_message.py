@@ -88,7 +88,7 @@ def write_again(stored: StoredMessage) -> bytes:
 
 
 def read_or_refuse(data: bytes) -> StoredMessage | None:
-    """Any other exception fails the test that called this; so does a disagreement."""
+    """Return the message, or None if refused; another error or a disagreement fails the test."""
     try:
         stored = decode(data, check_body=False)
     except ProtocolViolation as violation:
@@ -346,7 +346,7 @@ def test_sizes_that_are_one_off_are_never_believed(
         (b"\x00" + b"\x00\x00", "topic size out of range"),
         (b"\x80" + b"t" * 128 + b"\x00\x00", "topic size out of range"),  # Negative to Java.
         (b"\x01\xff" + b"\x00\x00", "topic is not UTF-8"),
-        (b"\x01t" + b"\x80\x00" + b"p" * 32_768, "properties do not fit"),  # Negative, too.
+        (b"\x01t" + b"\x80\x00" + b"p" * 32_768, "properties do not fit"),  # Negative to Java, too.
         (b"\x01t" + b"\x00\x02p", "properties do not fit"),
         (b"\x01t" + b"\x00\x00p", "properties do not fit"),
         (b"\x02t", "passes its end"),

@@ -1,4 +1,4 @@
-"""What is said from a template is what would be said without."""
+"""A response from a template has the same content as one encoded without it."""
 
 from __future__ import annotations
 
