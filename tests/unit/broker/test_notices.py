@@ -201,7 +201,7 @@ def test_a_web_server_that_drips_is_cut_off_in_time() -> None:
 
 
 def test_a_program_that_takes_too_long_is_ended_with_its_children(tmp_path: Path) -> None:
-    """The child ignores SIGTERM and would run for ever."""
+    """The child ignores SIGTERM and would run forever."""
     pipe = tmp_path / "open while the child lives"
     os.mkfifo(pipe)
     child = "trap '' TERM HUP; exec 3>\"$0\"; while :; do sleep 600; done"
