@@ -1,4 +1,4 @@
-"""Producers that are asked, and verdicts that have them asked."""
+"""Producers that answer back-checks, and verdicts that cause them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.unit.broker.wire import (
 )
 
 ASK, PARK = VerdictKind.ASK, VerdictKind.PARK
-#: More than sockets take from a broker whose peer does not read.
+#: More bytes than socket buffers hold for a peer that does not read.
 FLOOD = bytes(16 * 1024 * 1024)
 PATIENT = {"slow_bytes": 2 * len(FLOOD), "unread_bytes_max": 4 * len(FLOOD)}
 
@@ -35,7 +35,7 @@ PATIENT = {"slow_bytes": 2 * len(FLOOD), "unread_bytes_max": 4 * len(FLOOD)}
 async def producer(
     server: Server, client_id: str, *, group: str = "pay", is_binary: bool = False
 ) -> Peer:
-    """A member of a producer group."""
+    """Connect a member of a producer group."""
     peer = await Peer.to(server.broker_address)
     said = Heartbeat(client_id=client_id, producers=(ProducerMembership(group=group),))
     await peer.ask(RequestCode.HEART_BEAT, body=encode_body(said), is_binary=is_binary)
@@ -63,16 +63,16 @@ async def obey(server: Server, kind: VerdictKind, half_offset: int = 0, **fields
 
 
 async def stall(server: Server, half_offset: int = 0) -> asyncio.Future[VerdictOutcome]:
-    """Have a check sent to somebody who does not read."""
+    """Begin a check whose producer does not read."""
     told = begin(server, verdict(ASK, half_offset))
-    # Never two checks of one transaction at a time.  The second is heard after the first was sent.
+    # One check per transaction at a time: the second verdict is read after the first was sent.
     assert await obey(server, ASK, half_offset) == "busy"
     assert not told.done()
     return told
 
 
 async def check(peer: Peer) -> tuple[CheckTransactionHeader, StoredMessage]:
-    """The next back-check that a producer gets."""
+    """Return the next back-check that the producer receives."""
     frame = await peer.until(is_check)
     assert frame.is_one_way
     return header_of(frame), decode(frame.body)
@@ -96,7 +96,7 @@ def header_of(frame: Frame) -> CheckTransactionHeader:
 
 
 def answering(header: CheckTransactionHeader, bits: int) -> EndTransactionHeader:
-    """What a stock client makes of a check."""
+    """Return the answer of a stock client to a check."""
     return EndTransactionHeader(
         topic=header.topic or "",
         producer_group="pay",
@@ -114,7 +114,7 @@ def row(server: Server, half_offset: int = 0) -> Half:
 
 
 async def was_asked(peer: Peer) -> bool:
-    """Whether a check came before the answer to what is asked now."""
+    """Whether a check arrives before the answer to a new request."""
     await peer.ask(RequestCode.CHECK_CLIENT_CONFIG)
     return any(map(is_check, peer.kept))
 

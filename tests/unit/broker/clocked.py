@@ -1,4 +1,4 @@
-"""A broker on a machine whose clock a test sets."""
+"""A broker on a machine whose clock the test sets."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ SMALL = {
 
 
 async def jump(server: Server, clock: ManualClock, seconds: int) -> None:
-    """Set the wall clock, and have the broker notice."""
+    """Move the wall clock and let the broker notice."""
     clock.jump(seconds=seconds)
     await server._look_at_clock()
 
 
 async def passes(server: Server, clock: ManualClock, *, ms: int = 0, seconds: int = 0) -> None:
-    """Let time pass, and what is due happen."""
+    """Let time pass and release the messages that are due."""
     clock.advance(ms=ms, seconds=seconds)
     await server._look_at_clock()
     await server._release()
 
 
 async def shop(server: Server) -> Peer:
-    """A consumer."""
+    """Connect a consumer of `orders`."""
     peer = await Peer.to(server.broker_address)
     wants = ConsumerMembership(group="shop", subscriptions=(Subscription(topic="orders"),))
     said = Heartbeat(client_id="c1", consumers=(wants,))
@@ -77,7 +77,7 @@ async def fill(server: Server, peer: Peer, count: int = 100) -> int:
 
 
 def kept(server: Server) -> int:
-    """How many messages there are."""
+    """Return how many messages the queue holds."""
     queue = server.broker.reader.queue("orders", 1)
     return 0 if queue is None else queue.end - queue.start
 

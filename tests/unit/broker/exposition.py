@@ -1,4 +1,4 @@
-"""A strict reader of what Prometheus reads: whatever is not exactly right is an error."""
+"""Strict parser for the Prometheus text format: any deviation fails the test."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _ESCAPED = re.compile(r"\\(.)")
 
 @dataclass
 class Family:
-    """One metric, and everything that is said of it."""
+    """One metric with its help text, type and samples."""
 
     name: str
     help: str
     kind: str = ""
-    #: By the name of the sample, which for histograms is longer than the metric's.
+    #: Values by sample name and labels. A histogram's sample names carry a suffix.
     samples: dict[tuple[str, Labels], float] = field(default_factory=dict)
 
 
@@ -31,7 +31,7 @@ class Page(dict[str, Family]):
     """All metrics by name."""
 
     def value(self, name: str, **labels: str) -> float:
-        """The only sample with these labels, and maybe others; 0 if there is none."""
+        """Return the only sample that has at least these labels, or 0 if there is none."""
         family = self.get(re.sub(r"_(bucket|sum|count)$", "", name)) or self.get(name)
         if family is None:
             return 0
@@ -44,12 +44,12 @@ class Page(dict[str, Family]):
         return found[0] if found else 0
 
     def sum(self, name: str) -> float:
-        """All samples of a metric, added up."""
+        """Return the sum of all samples of a metric."""
         return sum(self[name].samples.values()) if name in self else 0
 
 
 def read_page(text: str) -> Page:
-    """The page."""
+    """Parse and check a page."""
     assert text.endswith("\n")
     page = Page()
     family = Family("", "")

@@ -1,4 +1,4 @@
-"""Our own requests over a peer's connection."""
+"""EscrowMQ's own requests over a peer's connection."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from escrowmq.protocol.own_rows import DecisionRow, SentInRow, SentRow
 from escrowmq.protocol.properties import format_properties
 from tests.unit.broker.wire import T0, Peer
 
-#: Above those of ordinary requests.
+#: Starts above the numbers of ordinary requests.
 _opaque = count(1_000_000)
 
 
 async def ask(
     peer: Peer, code: OwnCode, header: OwnHeader | None = None, rows: Sequence[Row] = ()
 ) -> Answer:
-    """Ask, and wait; a refusal is raised."""
+    """Send a request and return its answer; raise if it is refused."""
     opaque = next(_opaque)
     peer.write(encode_call(code, opaque, header, rows))
     frame = await peer.until(lambda one: one.is_response and one.opaque == opaque)
     return read_answer(code, frame)
 
 
-async def all_rows(peer: Peer, code: OwnCode, header: Any) -> list[Any]:  # noqa: ANN401 - paged
-    """The rows of all pages."""
+async def all_rows(peer: Peer, code: OwnCode, header: Any) -> list[Any]:  # noqa: ANN401 - any paged header
+    """Return the rows of all pages."""
     import msgspec
 
     rows: list[Any] = []
@@ -42,7 +42,7 @@ async def all_rows(peer: Peer, code: OwnCode, header: Any) -> list[Any]:  # noqa
 
 
 def sent(body: bytes = b"body", topic: str = "orders", queue_id: int = 1, **pairs: str) -> SentRow:
-    """A message in bulk."""
+    """Return a message of a bulk request."""
     return SentRow(
         topic=topic,
         queue_id=queue_id,
@@ -55,7 +55,7 @@ def sent(body: bytes = b"body", topic: str = "orders", queue_id: int = 1, **pair
 
 
 def sent_in(transaction_id: str, body: bytes = b"body", topic: str = "orders") -> SentInRow:
-    """A half message of one of many transactions."""
+    """Return a half message of a request that holds many transactions."""
     return SentInRow(
         transaction_id=transaction_id,
         topic=topic,

@@ -1,4 +1,4 @@
-"""A machine, and the store time that a broker on it keeps."""
+"""A simulated machine and the store time of a broker on it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TEN_YEARS = 3_650 * DAY
 
 
 class World:
-    """A machine, and the store time that a broker on it keeps."""
+    """A simulated machine and the store time of a broker on it."""
 
     def __init__(self, *, synchronized: bool = False) -> None:
         self.wall_ms = T0
@@ -42,7 +42,7 @@ class World:
         self.boot_ms += ms
 
     def jumps(self, ms: int) -> MoveTime | None:
-        """The wall clock is set, and the broker notices it."""
+        """Move the wall clock and let the broker notice."""
         self.wall_ms += ms
         return self.looks()
 
@@ -52,7 +52,7 @@ class World:
         return move
 
     def does(self, move: MoveTime | None) -> None:
-        """What it wants on record is on record."""
+        """Record a move of store time, then apply it."""
         if move is not None:
             self.records.append(
                 msgspec.convert(
@@ -67,5 +67,5 @@ class World:
         self.time = StoreTime(at_ms, self.reading, last_at_ms=last_at_ms or at_ms, moved=moved)
 
     def deletes_before(self, kept_ms: int) -> int:
-        """Everything stored up to then is deleted for its age."""
+        """Return the store time up to which messages are old enough to be deleted."""
         return self.time.deletion_now_ms(kept_ms, self.boot_ms) - kept_ms

@@ -1,4 +1,4 @@
-"""Notices of alerts: which are due, and that a broker tells them."""
+"""Alert notices: when they are due, and that a broker sends them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.unit.repository import ROOT
 
 @pytest.fixture
 async def calm(tmp_path: Path) -> Status:
-    """The status of a broker with nothing wrong but its missing pipeline, which is not told."""
+    """Status of a healthy broker, with its missing pipeline hidden."""
     async with serving(tmp_path) as server:
         return msgspec.structs.replace(status(server.broker), pipeline_away_since_ms=0)
 
@@ -103,7 +103,7 @@ def test_each_condition_is_an_alert(calm: Status, name: str, fields: dict[str, o
 
 
 def test_a_pipeline_that_still_starts_is_no_alert(calm: Status) -> None:
-    """The status of a broker says from its start on that no pipeline is attached."""
+    """From its start, the broker's status says that no pipeline is attached."""
     known = states(hold_ms=0)
     late_ms = 1 + PIPELINE_STARTS_MS_MAX
     assert looked(known, calm, late_ms, pipeline_away_since_ms=1) == []
@@ -132,7 +132,7 @@ async def test_a_broker_posts_an_alert_and_that_it_is_over(tmp_path: Path) -> No
 
 
 async def test_a_look_costs_little_for_each_producer_group(tmp_path: Path) -> None:
-    """Calls of Python functions, which do not depend on the machine as milliseconds do."""
+    """Count Python calls, which unlike milliseconds do not depend on the machine."""
     group_count = 400
     async with serving(tmp_path) as server:
         peer = await Peer.to(server.broker_address)
@@ -152,10 +152,10 @@ def calls_of_status(broker: Broker) -> int:
 
 
 def test_a_web_server_that_hangs_does_not_hold_the_broker(tmp_path: Path) -> None:
-    """The loop answers while a notice hangs, and stopping does not wait for it."""
+    """The event loop answers while a notice hangs, and a stop does not wait for it."""
 
     async def run() -> None:
-        # Its kernel accepts connections, and nobody ever answers.
+        # The kernel accepts connections, but no program answers them.
         hanging = socket.create_server(("127.0.0.1", 0))
         port = hanging.getsockname()[1]
         url = f"http://127.0.0.1:{port}/"

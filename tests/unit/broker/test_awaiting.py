@@ -1,4 +1,4 @@
-"""Whoever waits for checks to come due hears of it, once, and holds nobody up."""
+"""AWAIT_DUE: a waiting call hears once that checks are due, and delays no other work."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ async def due(peer: Peer, wait_ms: int = 0, since_ms: int = 0) -> Any:  # noqa: 
 
 
 async def begin(server: Server, peer: Peer, since_ms: int = 0) -> asyncio.Task[Any]:
-    """Ask, and see that it waits."""
+    """Start a call and check that it waits."""
     before = server.broker.awaiting.waiting
     asked = asyncio.ensure_future(due(peer, LONG, since_ms))
     await eventually(lambda: server.broker.awaiting.waiting > before)
-    # What has been looked at and found wanting waits for the next time.
+    # A call without a wait forces another look, which must leave the first call waiting.
     await due(await Peer.to(server.broker_address))
     assert not asked.done()
     return asked
@@ -81,7 +81,7 @@ async def test_who_waits_is_told_of_a_transaction_that_came_later_and_is_due_bef
         await hold(other, "b", check_after_ms=0)
         told = await waits
         assert (told.due, told.undecided) == (1, 2)
-        # The clock stands still, and yet it is told no second time.
+        # The same news is not told twice, even though the clock stands still.
         await begin(server, peer, since_ms=told.now_ms)
 
 
@@ -123,7 +123,7 @@ async def test_waits_count_as_unanswered(tmp_path: Path) -> None:
 async def test_looks_take_a_small_share_of_the_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With so long a rest after it, the second look does not come before the test is over."""
+    """After a very long rest, the second look does not happen before the test ends."""
     monkeypatch.setattr(awaiting, "REST", 10**9)
     async with serving(tmp_path) as server:
         peer = await Peer.to(server.broker_address)
@@ -148,7 +148,7 @@ async def test_a_stop_waits_for_nobody_who_waits(
 
 
 async def nothing() -> None:
-    """It is stopped already."""
+    """Replace `stop` of a server that is already stopped."""
 
 
 async def test_a_failed_store_is_told_to_who_waits_and_to_who_asks(tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ async def test_decided_batches_and_new_runs_of_sinks_change_a_number(
         told = [await due(peer)]
 
         async def held(transaction_id: str, number: int = 0, group: str = group) -> bool:
-            """Whether holding this was news."""
+            """Hold half messages; return whether `batches_decided` grew."""
             await hold(peer, transaction_id, producer_group=group, number=number, is_bulk=True)
             told.append(await due(peer))
             return bool(told[-1].batches_decided > told[-2].batches_decided)
@@ -198,7 +198,7 @@ async def test_decided_batches_and_new_runs_of_sinks_change_a_number(
         assert not await held("no attempt")
         assert await held(attempt(run=2).transaction_id)
         assert await held(attempt(run=3).transaction_id)
-        # Forgotten since.
+        # The broker remembers two runs and has forgotten this one.
         assert await held(attempt(run=1, partition=3).transaction_id)
         assert told[-1].sink_attempts == 6
         header = DecideBatchHeader(app_id="app", query_id="q", batch_number=0, by="driver")

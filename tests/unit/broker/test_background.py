@@ -1,4 +1,4 @@
-"""What happens by itself: again and again, and what is known of it when it fails."""
+"""Background work: it is repeated, and its failures are kept and logged."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.unit.logged import events
 
 
 class Work:
-    """Fails the first few times."""
+    """Work that fails the first few times."""
 
     def __init__(self, failures: int) -> None:
         self.failures = failures
@@ -63,7 +63,7 @@ async def test_what_fails_because_all_is_over_is_no_news(caplog: pytest.LogCaptu
         (0.05, 0, 0.05),
         (0.05, 3, 0.4),
         (0.05, 10_000, BACKOFF_S_MAX),
-        # What is rare anyhow does not become more frequent.
+        # A long interval is not shortened.
         (3_600.0, 5, 3_600.0),
     ],
 )

@@ -1,4 +1,4 @@
-"""Many commands of one request, fed to a writer that takes what it can."""
+"""Many commands of one request, fed to a writer as it has room."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ async def test_a_question_is_answered_between_two_batches() -> None:
     with pytest.raises(Unavailable, match="inbox_full"):
         writer.between(look)
     await writer.close()
-    # Before the batch, and after it.
+    # One question is answered before the batch, the other after it.
     assert seen == [(0, True), (1, True)]
     with pytest.raises(Unavailable, match="writer_closed"):
         writer.between(look)
@@ -105,9 +105,9 @@ async def test_beside_somebody_who_sends_questions_rest(monkeypatch: pytest.Monk
     writer.between(lambda: seen.append("beside"))
     for number in range(3):
         await held(writer, number)
-    # The batches did not wait for it.
+    # The second question rests, and the batches do not wait for it.
     assert seen == ["before"]
-    # Nobody sends any more, as far as the writer knows.
+    # The writer now believes that no client is sending.
     monkeypatch.setattr(writer_module, "IN_USE_S", 0)
     writer.between(lambda: seen.append("after"))
     writer._questions._end_rest()

@@ -1,4 +1,4 @@
-"""An operator hears of a limit before it is reached."""
+"""The broker warns its operator before a limit is reached."""
 
 from __future__ import annotations
 

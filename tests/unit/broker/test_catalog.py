@@ -75,7 +75,7 @@ def texts(server: Server, topic: str = "orders", queue_id: int = 1) -> list[str]
 
 
 async def queried(peer: Peer, group: str = "shop", queue_id: int = 1) -> int | None:
-    """The offset that a client is told; None if it is told of none."""
+    """Return the offset that the broker tells a client, or None if it has none."""
     header = QueryOffsetHeader(
         consumer_group=group, topic="orders", queue_id=queue_id, zero_if_none=False
     )
@@ -87,7 +87,7 @@ async def queried(peer: Peer, group: str = "shop", queue_id: int = 1) -> int | N
 
 
 async def commit_offset(peer: Peer, offset: int, group: str = "shop", queue_id: int = 1) -> None:
-    """Be a group that has read so far."""
+    """Commit this offset as a group."""
     await peer.ask(PULL, pulling(0, consumer_group=group, queue_id=queue_id))
     header = UpdateOffsetHeader(
         consumer_group=group, topic="orders", queue_id=queue_id, commit_offset=offset
@@ -96,14 +96,14 @@ async def commit_offset(peer: Peer, offset: int, group: str = "shop", queue_id: 
 
 
 def rebuild(data: Path) -> None:
-    """Have the next start make all projections anew from the log."""
+    """Make the next start rebuild all projections from the log."""
     disk = OsDisk(data / "store")
     checkpoint = load(disk, "checkpoint")
     assert checkpoint is not None
     save(disk, checkpoint.with_files(rebuild="a test"))
 
 
-# A deleted topic.
+# Deleted topics.
 
 
 @pytest.mark.parametrize("is_rebuilt", [False, True])
@@ -120,7 +120,7 @@ async def test_a_topic_that_is_made_again_has_none_of_its_old_messages(
         old_id = facts(held[0])["msgId"]
         assert await force(peer) == (2, 1)
         await send(peer, "new 1")
-        # Halves that are committed now, and the delay that is over.
+        # The old half messages are committed now, and the old delay ends.
         for one in held:
             await peer.ask(END, ending(one, COMMIT))
         clock.advance(ms=60_000)
@@ -139,7 +139,7 @@ async def test_a_topic_that_is_made_again_has_none_of_its_old_messages(
             await send(peer, f"new {number}")
             assert texts(server) == [f"new {one}" for one in range(1, number + 1)]
             assert server.broker.store.table.get(0) is not None
-            # They can only be rolled back.
+            # These two can only be rolled back.
             assert [server.broker.store.row(row).state for row in (1, 2)] == [State.PARKED] * 2
     assert check(OsDisk(tmp_path / "store", read_only=True)).findings == []
     async with serving(tmp_path, clock) as server:
@@ -180,7 +180,7 @@ async def test_deleting_and_making_a_topic_a_thousand_times_leaves_no_trace(tmp_
 
         first = await rounds(10)
         size = (tmp_path / "store/checkpoint").stat().st_size
-        # With files, too: a checkpoint falls into some of them.
+        # Some rounds contain a checkpoint, so queue files are made and deleted too.
         assert await rounds(990) == first
         assert (tmp_path / "store/checkpoint").stat().st_size - size < 50
         assert core_numbers(server) == 1_000
@@ -199,7 +199,7 @@ async def test_files_of_a_deleted_queue_go_with_the_next_checkpoints(tmp_path: P
     assert [path.name.partition(".")[0] for path in queues.iterdir()] == ["00000000"]
     async with serving(tmp_path) as server:
         peer = await Peer.to(server.broker_address)
-        # It has the files open.
+        # Reading opens the queue's files.
         assert texts(server) == ["a"]
         assert (await delete(peer)).code == 0
         await send(peer, "new")
@@ -222,7 +222,7 @@ async def test_a_stock_tool_is_refused_while_something_is_undecided(tmp_path: Pa
         await peer.ask(END, ending(held, COMMIT))
         assert (await delete(peer)).code == ResponseCode.SUCCESS
         assert server.broker.catalog.topic("orders") is None
-        # Again is no error, as with RocketMQ.
+        # A second deletion is no error, as in RocketMQ.
         assert (await delete(peer)).code == ResponseCode.SUCCESS
 
 
@@ -241,7 +241,7 @@ async def test_retries_and_dead_letters_of_a_deleted_topic_do_not_come_back(tmp_
             assert (await delete(peer, topic)).code == 0
         clock.advance(ms=60_000)
         await eventually(lambda: server.broker.store.dropped == 1)
-        # Of a message of the deleted retry topic nothing can be given back again.
+        # A new retry makes the topic again, without the deleted message.
         assert (await peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, back)).code == 0
         clock.advance(ms=60_000)
         await eventually(lambda: texts(server, "%RETRY%shop", 0) == ["a"])
@@ -249,7 +249,7 @@ async def test_retries_and_dead_letters_of_a_deleted_topic_do_not_come_back(tmp_
 
 
 async def test_a_message_that_waits_for_the_writer_finds_its_topic_deleted(tmp_path: Path) -> None:
-    """Decisions go before messages: the topic is deleted before the message is written."""
+    """The writer takes decisions first, so the topic is deleted before the message is written."""
     async with serving(tmp_path) as server:
         peer, other = [await Peer.to(server.broker_address) for _ in range(2)]
         await make_topic(server, "orders", 4)
@@ -258,12 +258,12 @@ async def test_a_message_that_waits_for_the_writer_finds_its_topic_deleted(tmp_p
         deleted = asyncio.ensure_future(delete(other))
         answers = await asyncio.gather(sent, deleted)
         assert answers[0].code in (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST)
-        # Either it was there before, or its sender made the topic anew: nothing lies outside one.
+        # The message was stored before, or its sender made the topic again. No queue lacks a topic.
         names = server.broker.store.core.names
         assert names.queues_of.keys() <= server.broker.catalog.topics.keys()
 
 
-# Its consumers.
+# Consumers of deleted topics.
 
 
 async def test_who_waits_for_a_deleted_topic_is_told(tmp_path: Path) -> None:
@@ -281,7 +281,7 @@ async def test_who_waits_for_a_deleted_topic_is_told(tmp_path: Path) -> None:
 async def test_very_many_who_wait_for_a_deleted_topic_are_told_a_few_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With no time for more than one, the loop gets its turn after each; all are told."""
+    """With no time for more than one pull, the loop runs after each; all are answered."""
     monkeypatch.setattr(broker_pulling, "TRY_S", -1.0)
     async with serving(tmp_path) as server:
         peers = [await Peer.to(server.broker_address) for _ in range(3)]
@@ -305,7 +305,7 @@ async def test_very_many_who_wait_for_a_deleted_topic_are_told_a_few_at_a_time(
 async def test_consumers_of_a_deleted_topic_skip_nothing_of_the_new_one(
     tmp_path: Path, sent: int, *, is_restarted: bool
 ) -> None:
-    """They still run, with an offset of the deleted one; the new one may be longer, or shorter."""
+    """Running consumers hold an offset of the deleted topic; the new one is shorter or longer."""
     news = [f"new {number}" for number in range(sent)]
     async with serving(tmp_path) as server:
         peer = await Peer.to(server.broker_address)
@@ -325,7 +325,7 @@ async def test_consumers_of_a_deleted_topic_skip_nothing_of_the_new_one(
 
 
 async def _follows(peer: Peer, news: list[str]) -> None:
-    # What it says that it has done is of the deleted topic, too.
+    # The offset that it commits belongs to the deleted topic too.
     committing = pulling(3, sys_flag=SUBSCRIBES | COMMITS, commit_offset=3)
     moved = await peer.ask(PULL, committing)
     assert moved.code == ResponseCode.PULL_OFFSET_MOVED
@@ -333,7 +333,7 @@ async def _follows(peer: Peer, news: list[str]) -> None:
     assert await queried(peer) == 0
     answer = await peer.ask(PULL, pulling(0))
     assert bodies(answer) == news
-    # From here on it is one of this topic's.
+    # From here on, its offset belongs to the new topic.
     last = await peer.ask(PULL, pulling(len(news)))
     assert last.code == ResponseCode.PULL_NOT_FOUND
     await commit_offset(peer, len(news))

@@ -1,4 +1,4 @@
-"""Our back-checks beside those that Apache's broker sent to stock clients."""
+"""Our back-checks compared with those that Apache's broker sent to stock clients."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.unit.repository import ROOT
 
 CAPTURE = ROOT / "tests/interop/captures/check_transaction_state.json"
 EXCHANGES = [one["request"] for one in json.loads(CAPTURE.read_text())["exchanges"]]
-#: What a broker adds to the properties of a half message.
+#: Properties that a broker adds to a half message.
 ADDED = {
     "CLUSTER",
     "MSG_REGION",
@@ -30,7 +30,7 @@ ADDED = {
 
 
 def shape(fields: dict[str, str], message: StoredMessage) -> dict[str, Any]:
-    """All that does not depend on where and when a message was stored."""
+    """Return everything that does not depend on where and when a message was stored."""
     host, log_offset = fields["offsetMsgId"][:16], int(fields["offsetMsgId"][16:], 16)
     properties = parse_properties(message.properties)
     return {

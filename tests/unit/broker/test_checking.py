@@ -1,4 +1,4 @@
-"""Over a real socket: producers asked what became of their transactions, and what counts."""
+"""Over a real socket: which producers get back-checks, and which checks count."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.unit.broker.asking import (
 )
 from tests.unit.broker.wire import SEND, Peer, eventually, facts, half, make_topic, serving
 
-# Who is asked.
+# Which producer is asked.
 
 
 async def test_the_sender_is_asked_with_what_it_sent(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ async def test_somebody_who_only_sent_is_not_asked(tmp_path: Path) -> None:
 async def test_a_transaction_of_many_messages_is_asked_about_by_its_first(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         peer = await producer(server, "p")
-        # More than the one byte that RocketMQ has for its size in a check.
+        # Longer than 127 bytes, the limit of the one-byte topic length in RocketMQ's checks.
         topic = "%RETRY%" + "g" * 200
         await make_topic(server, topic)
         await make_topic(server, "orders")
@@ -143,7 +143,7 @@ async def test_a_producer_is_asked_in_the_form_in_which_it_writes(
         assert header_of(frame).unique_key == "t1"
 
 
-# What counts.
+# Which checks count.
 
 
 async def test_a_check_counts_once_the_socket_took_it(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Who is online: told by heartbeats, forgotten on goodbye, closed connections, or in silence."""
+"""Online clients: added by heartbeats, removed by goodbyes, closed connections, or silence."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_a_host_is_known_by_its_latest_connection() -> None:
     assert clients.producer_count("pay") == 2
     clients.drop("new")
     assert ids(list(clients.askable("pay", b"host of old"))) == ["b"]
-    # Somebody of another group sends from there.
+    # A producer of another group now sends from the same host.
     clients.hear(moved, ["audit"], ())
     assert ids(list(clients.askable("pay", b"host of old"))) == ["b"]
 

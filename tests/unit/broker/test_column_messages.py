@@ -1,4 +1,4 @@
-"""Bulk half messages, made by the column, are the same as those made one by one."""
+"""Bulk half messages made by column equal those made one by one."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def some(count: int, **pairs: str) -> list[SentRow]:
     ]
 
 
-#: Each is made by the column.
+#: Requests that the broker makes by column.
 USUAL: dict[str, list[SentRow]] = {
     "many": some(300),
     "several topics": [sent(b"1", "orders", UNIQ_KEY="1"), sent(b"2", "stock", UNIQ_KEY="2")],
@@ -58,7 +58,7 @@ USUAL: dict[str, list[SentRow]] = {
     "flags": [SentRow(**{**fields(sent(b"1", UNIQ_KEY="1")), "sys_flag": 13, "flag": -5})],
     "a name twice": [sent_with("UNIQ_KEY\x01old\x02UNIQ_KEY\x01new\x02KEYS\x01\x02")],
 }
-#: Each is left to be made one by one.
+#: Requests that the broker makes one by one.
 UNUSUAL: dict[str, list[SentRow]] = {
     "no unique key": [sent(b"1", UNIQ_KEY="1"), sent(b"2")],
     "no properties": [sent_with("")],
@@ -72,7 +72,7 @@ def is_by_column(server: Server, row: int) -> bool:
 
 
 def facts_of(server: Server, first: int, count: int) -> list[Any]:
-    """All that is known of half messages, but for where they are and whose."""
+    """Return all facts about half messages, except their positions and their transaction."""
     store = server.broker.store
     told: list[Any] = []
     for row in range(first, first + count):
@@ -90,7 +90,7 @@ def facts_of(server: Server, first: int, count: int) -> list[Any]:
     record = store.reading.frame(store.row(first).location - HEAD_BYTES).records[-1]
     assert isinstance(record, Prepared)
     placed = record.placed
-    # The last one is the transaction's.
+    # The last key belongs to the transaction.
     told.append((placed.keys[:-1], placed.keyed[:-1], placed.tags, record.deliver_after_ms))
     return told
 
@@ -103,7 +103,7 @@ async def test_what_is_stored_is_the_same_either_way(
     rows = USUAL.get(name) or UNUSUAL[name]
     async with serving(tmp_path) as server:
         peer = await Peer.to(server.broker_address)
-        # Two ids that choose the same queues.
+        # Two transaction ids that lead to the same queues.
         ids = [f"t{number}" for number in range(100) if crc32(b"t%d" % number) % 8 == 3][:2]
         first = await hold(peer, ids[0], *rows, is_bulk=True, form=form)
         assert is_by_column(server, 0) is (name in USUAL)

@@ -1,4 +1,4 @@
-"""Alerts are raised once per transaction, and remembering that has a limit."""
+"""Each transaction raises one alert, and the broker remembers a limited number of them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_each_transaction_raises_one_alert(monkeypatch: pytest.MonkeyPatch) -> N
     for half_offset in (1, 2, 1, 2):
         note(alerts, half_offset)
     assert alerts.count == 2
-    # The oldest is forgotten.
+    # The third transaction displaces the oldest one.
     note(alerts, 3)
     note(alerts, 2)
     assert alerts.count == 3

@@ -1,4 +1,4 @@
-"""What is counted when it is durable, wherever its rows are; and what never stops the writer."""
+"""Durable records are counted, wherever their rows are; an error never stops the writer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def counted(engine: Engine, counts: Counts, command: Command) -> Decision:
 
 
 def buckets(histogram: Histogram | None) -> dict[float, int]:
-    """By bound, those that are not empty."""
+    """Return the counts of the non-empty buckets by bound."""
     assert histogram is not None
     bounds = [*histogram.bounds, float("inf")]
     return {bound: count for bound, count in zip(bounds, histogram.counts, strict=True) if count}

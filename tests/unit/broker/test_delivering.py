@@ -1,4 +1,4 @@
-"""Over a real socket: pulls that wait, offsets, locks, retries, and what tools see of them."""
+"""Over a real socket: waiting pulls, offsets, locks and retries, and how tools see them."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def pulling(offset: int = 0, **fields: Any) -> PullHeader:  # noqa: ANN401 - fie
 
 
 async def shop(server: Server) -> Peer:
-    """A consumer that has said what it wants."""
+    """Connect a consumer that has sent its subscription."""
     peer = await Peer.to(server.broker_address)
     wants = (Subscription(topic="orders", expression="paid", version=5),)
     said = Heartbeat(
@@ -167,7 +167,7 @@ async def test_a_pull_waits_no_longer_than_it_may(tmp_path: Path) -> None:
 async def test_very_many_whose_time_is_up_are_answered_a_few_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With no time for more than one, the loop gets its turn after each; all are answered."""
+    """With no time for more than one pull, the loop runs after each; all are answered."""
     monkeypatch.setattr(broker_pulling, "TRY_S", -1.0)
     async with serving(tmp_path) as server:
         peers = [await Peer.to(server.broker_address) for _ in range(3)]

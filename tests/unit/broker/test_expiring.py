@@ -1,4 +1,4 @@
-"""What a broker lets go by itself because nobody uses it any more."""
+"""Producer groups, queries and consumer groups that expire because they are unused."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def test_a_new_producer_group_is_accepted_after_dead_ones_expired(tmp_path
         assert server.broker.expiring.counts["origins"] == 2
         answer = await peer.ask(SEND, half("k-2", PGROUP="group-2"))
         assert answer.code == ResponseCode.SUCCESS
-        # What expired groups have sent is still listed under their names.
+        # The transactions of expired groups are still listed under their names.
         header = ListTransactionsHeader(states="committed,prepared", with_ids=True)
         rows = await all_rows(peer, OwnCode.LIST_TRANSACTIONS, header)
         assert [row.producer_group for row in rows] == ["group-0", "group-1", "group-2"]
@@ -75,13 +75,13 @@ async def test_a_query_that_is_over_expires(tmp_path: Path) -> None:
 
 # Consumer groups and their offsets.
 
-#: A use may be a day later than its note.
+#: A name may have been used up to a day after its last note.
 LATER_MS = EXPIRE_MS + DAY_MS + 1
 RETENTION = {"segment_bytes_max": 4_096, "retention_ms": DAY_MS, "copy_after_ms": 1}
 
 
 async def expire(server: Server) -> dict[str, int]:
-    """Let go of what is unused; what went, by kind."""
+    """Expire unused names; return how many expired, by kind."""
     before = dict(server.broker.expiring.counts)
     await server.broker.expiring.run()
     after = server.broker.expiring.counts
@@ -89,20 +89,20 @@ async def expire(server: Server) -> dict[str, int]:
 
 
 async def later(server: Server, clock: ManualClock, ms: int) -> None:
-    """Let time pass; what was used until now is noted before."""
+    """Note all uses so far, then let time pass."""
     await server.broker.expiring.run()
     clock.advance(ms=ms)
 
 
 async def fill(peer: Peer, topic: str = "orders", queue_id: int = 1, count: int = 8) -> None:
-    """Send more than a segment of the log takes."""
+    """Send more bytes than one segment of the log holds."""
     for _ in range(count):
         answer = await peer.ask(SEND, sending(topic, queue_id=queue_id), bytes(1_000))
         assert answer.code == ResponseCode.SUCCESS
 
 
 async def read(peer: Peer, group: str, offset: int) -> None:
-    """Be a group that has come to this offset."""
+    """Read and commit this offset as a group."""
     assert (await peer.ask(PULL, pulling(offset, consumer_group=group))).remark
     header = UpdateOffsetHeader(
         consumer_group=group, topic="orders", queue_id=1, commit_offset=offset
@@ -111,7 +111,7 @@ async def read(peer: Peer, group: str, offset: int) -> None:
 
 
 async def offset_of(peer: Peer, group: str) -> int | None:
-    """What a stock client is told when it starts; None lets it begin at the end."""
+    """Return the offset that a stock client gets at its start; None makes it begin at the end."""
     header = QueryOffsetHeader(consumer_group=group, topic="orders", queue_id=1, zero_if_none=False)
     answer = await peer.ask(RequestCode.QUERY_CONSUMER_OFFSET, header)
     return int(facts(answer)["offset"]) if answer.code == ResponseCode.SUCCESS else None
@@ -150,7 +150,7 @@ async def test_an_expired_group_that_returns_starts_at_the_start_of_the_queue(
         await fill(peer)
         await server._retain()
         start = server.broker.queues.get("orders", 1).start  # type: ignore[union-attr]
-        # The message at its offset is gone: it has no backlog that its offset would find.
+        # The message at its offset is deleted, so the offset no longer stands for a backlog.
         assert start > 8
         assert await expire(server) == {"groups": 1}
         if not is_restarted:
@@ -160,7 +160,7 @@ async def test_an_expired_group_that_returns_starts_at_the_start_of_the_queue(
         async with serving(tmp_path, clock, store=RETENTION) as server:
             peer = await Peer.to(server.broker_address)
             assert await offset_of(peer, "dead") == start
-            # And when it is there again, in queues that it has not read since.
+            # The group gets the same start after it returns, for queues that it has not read since.
             await peer.ask(PULL, pulling(start, consumer_group="dead"))
             assert "dead" in server.broker.catalog.groups
             assert await offset_of(peer, "dead") == start
@@ -191,7 +191,7 @@ async def test_a_group_that_is_online_or_reads_is_used(tmp_path: Path) -> None:
             await read(peer, "reads", 8)
             await server.broker.expiring.run()
         assert set(server.broker.catalog.groups) == {"shop", "reads"}
-        # Uses are noted once a day at most.
+        # The broker notes a use at most once a day.
         records = server.broker.store.log.end
         for _ in range(100):
             await read(peer, "reads", 8)

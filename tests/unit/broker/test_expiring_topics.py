@@ -1,4 +1,4 @@
-"""Topics that a broker lets go, and what is left of names that expired."""
+"""Topics that expire, and what remains of expired names."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ async def test_an_empty_topic_that_a_message_made_expires(tmp_path: Path) -> Non
         numbers = dict(server.broker.store.core.names.queues_of["by-message"])
         await later(server, clock, LATER_MS)
         await fill(peer, "in-use", 0)
-        # It is unused, but what it holds is still there.
+        # The topic is unused, but it still holds messages.
         assert await expire(server) == {}
         await server._retain()
         assert await expire(server) == {"topics": 1}
         assert set(server.broker.catalog.topics) == {"by-operator", "in-use"}
-        # One that is made again is new, with numbers that were never used.
+        # A topic made again is new, and its queues get numbers that were never used.
         await fill(peer, "by-message", 0, count=1)
         queue = server.broker.queues.get("by-message", 0)
         assert queue is not None
@@ -123,7 +123,7 @@ async def test_nothing_expires_while_time_is_in_doubt(tmp_path: Path) -> None:
         await make_topic(server, "orders", 4)
         await peer.ask(PULL, pulling(consumer_group="unmade"))
         await server.broker.expiring.run()
-        # The wall clock jumps, and nobody vouches for it; then the kernel does.
+        # The wall clock jumps without confirmation; later the kernel confirms the jump.
         clock.synchronized = False
         clock.jump(ms=LATER_MS)
         await server.broker.clock.look()
@@ -138,7 +138,7 @@ async def test_nothing_expires_while_time_is_in_doubt(tmp_path: Path) -> None:
 
 
 def kept(server: Server, data: Path) -> dict[str, int]:
-    """How much is kept by name, wherever that is."""
+    """Count everything that the broker keeps by name."""
     broker = server.broker
     core, counts = broker.store.core, broker.counts
     return {
@@ -202,11 +202,11 @@ async def test_nothing_is_left_of_names_that_expired(tmp_path: Path) -> None:
             await fill(peer, "filler", 0)
             await server._retain()
             await expire(server)
-            # Files of deleted queues go with the next checkpoints, what is noted with the next run.
+            # Checkpoints delete files of deleted queues, and the next run drops what was noted.
             for _ in range(3):
                 await broker.writer.alone(lambda store: store.checkpoint())
             await expire(server)
-            # Apps are known by their highest number, and origins while the log has them.
+            # The number of apps is not compared. Expired origins stay while the log names them.
             found = kept(server, tmp_path) | {"queries": 0}
             assert before is None or found == before
             before = found

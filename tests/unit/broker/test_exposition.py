@@ -1,4 +1,4 @@
-"""Numbers as text: escaped, complete, and never more than the limit."""
+"""Metrics as text: escaped, complete, and within the limit of lines."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_lines_beyond_the_limit_are_left_out_and_counted(monkeypatch: pytest.Mon
     page = Exposition({})
     counts = read_page(text(page, COUNT, *(((str(number),), 1) for number in range(20))))
     assert counts.sum("a_total") == 12
-    # Never a part of a histogram.
+    # A histogram is left out whole, never in part.
     sizes = read_page(text(page, SIZE, *(((name,), Histogram((1, 10))) for name in "abc")))
     assert len(sizes["a_size"].samples) == 10
     assert page.left_out == {"a_total": 8, "a_size": 5}

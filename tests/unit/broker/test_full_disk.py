@@ -1,4 +1,4 @@
-"""A full disk: messages are refused, decisions a while longer, and reads go on."""
+"""A full disk: messages are refused first, then decisions, and reads go on."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MIN = 100 * MIB
 
 @pytest.fixture
 def set_free(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Say how much is free on every disk, with what its reserve holds, if there is so much."""
+    """Return a function that sets the free bytes of every disk; the reserve is taken from them."""
 
     def set_free(free_bytes: int) -> None:
         monkeypatch.setattr(
@@ -51,7 +51,7 @@ def is_refused(answer: Frame) -> bool:
 
 
 async def told(server: Server, level: str) -> None:
-    """Until the broker has seen it by itself."""
+    """Wait until the broker has noticed this level by itself."""
     await eventually(lambda: server.broker.store.space.level.name == level)
 
 
@@ -62,7 +62,7 @@ async def test_a_full_disk_refuses_and_serves_until_there_is_room(
         peer = await Peer.to(server.broker_address)
         first, second = [await peer.ask(SEND, half(f"k{number}"), b"held") for number in range(2)]
         assert (await peer.ask(SEND, sending(), b"stored")).code == ResponseCode.SUCCESS
-        # The group is made by its first pull; there would be no room for its record later.
+        # This pull makes the group now; later there is no room for its record.
         await peer.ask(RequestCode.PULL_MESSAGE, pulling())
 
         set_free(MIN - 1)
@@ -92,7 +92,7 @@ async def test_what_is_sent_between_two_looks_counts(
         set_free(MIN + MIB)
         server.broker.writer.look_at_space()
         assert (await peer.ask(SEND, sending(), bytes(MIB // 2))).code == ResponseCode.SUCCESS
-        # The disk has not seen it: nothing but what was counted says so.
+        # The bytes counted since the last look make the broker look at the disk again.
         set_free(MIN - 1)
         assert is_refused(await peer.ask(SEND, sending(), bytes(MIB // 2)))
 
@@ -110,7 +110,7 @@ async def test_it_stops_and_starts_on_a_full_disk(
 
         monkeypatch.setattr(server.broker.meta, "write", full)
         await server._flush_offsets()
-    # Once by itself, and before and after the last checkpoint.
+    # One failure is from the flush above, two are from before and after the last checkpoint.
     assert server.limits.counts["offsets_not_written"] == 3
     async with serving(tmp_path, store={"free_bytes_min": MIN}) as server:
         assert [one.body for one in visible(server)] == [b"kept"]
@@ -124,7 +124,7 @@ async def test_it_stops_and_starts_on_a_full_disk(
 async def test_store_time_moves_on_a_disk_that_takes_no_decisions(
     tmp_path: Path, set_free: Callable[[int], None]
 ) -> None:
-    """Nothing is deleted before that, and there would never be room."""
+    """Retention deletes nothing until store time moves, so there would never be room."""
     async with serving(tmp_path, store={"free_bytes_min": MIN}) as server:
         set_free(MIN // 2 - 1)
         await told(server, "NO_DECISIONS")

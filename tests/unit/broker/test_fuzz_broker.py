@@ -1,4 +1,4 @@
-"""A slice of the attack on a running broker; ``make fuzz`` is the whole of it."""
+"""A short fuzz run against a live broker; ``make fuzz`` is the full one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FRAMES = 8_000
 def test_a_broker_stands_malformed_frames(tmp_path: Path) -> None:
     counts = fuzz(1, FRAMES, tmp_path)
     assert counts["frames"] >= FRAMES
-    # It does what it should: requests come through, some of them sound, and others are served.
+    # The run is meaningful: the broker answers, accepts some requests, and serves other clients.
     assert counts["answers"] > FRAMES / 10
     assert counts["successes"] > FRAMES / 50
     assert counts["asked"] > 0

@@ -1,4 +1,4 @@
-"""The pages for probes: what they say, and what is refused."""
+"""Pages for probes: their content, and requests that are refused."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def hung_up(writer: asyncio.StreamWriter) -> None:
 
 
 async def talk(server: Server, request: bytes) -> tuple[int, dict[str, str], bytes]:
-    """Send bytes; status, headers and body of the answer."""
+    """Send bytes; return status, headers and body of the answer."""
     host, _, port = server.http_address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(request)

@@ -1,4 +1,4 @@
-"""Who is in the next batch, and for whom the inbox is full."""
+"""Inbox: which commands the next batch takes, and for which senders it is full."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DECISION = End(half_offset=0, resolution=Resolution.COMMIT, by="p")
 
 
 def nobody(_end: Decision | BaseException) -> None:
-    """Is told nothing."""
+    """Ignore the result."""
 
 
 def put(inbox: Inbox, source: str, count: int = 1, size: int = 1) -> list[Waiting]:

@@ -1,4 +1,4 @@
-"""Reports about ledgers: bounded, of any release, and forgotten when their pipeline is gone."""
+"""Ledger reports: bounded, from any release, and dropped when their pipeline is gone."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ async def test_a_ledger_is_listed_with_what_waits_for_it(tmp_path: Path) -> None
         await hold(peer, "t1", ledger="u1")
         await hold(peer, "t2", ledger="u2")
         await hold(peer, "t3")
-        # Without a report nobody knows whether anything is wrong.
+        # Without a report, the broker cannot tell whether a ledger is missing.
         told = (await ask(peer, OwnCode.STATUS)).header
         assert (told.pipelines_reporting, told.undecided_without_ledger) == (0, 0)
         await report(peer, DOWN, round_ended_ago_ms=1_000)

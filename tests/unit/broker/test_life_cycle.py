@@ -1,4 +1,4 @@
-"""RocketMQ's stages: every state of ours has one, and no two are the same."""
+"""RocketMQ's stages: each of our states has its own."""
 
 from __future__ import annotations
 

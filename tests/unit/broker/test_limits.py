@@ -1,4 +1,4 @@
-"""What one connection may cost the others: turns, budgets, and who goes when one is used up."""
+"""Limits on what one connection costs the others: turns, budgets, and which one is cut."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def pulling(offset: int = 0, **fields: Any) -> PullHeader:  # noqa: ANN401 - fie
 
 
 def begun_frame(size: int, sent: int) -> bytes:
-    """The first bytes of a frame that is to have so many."""
+    """Return the first bytes of a frame of this size."""
     return size.to_bytes(4) + bytes(sent)
 
 
@@ -71,7 +71,7 @@ async def test_others_are_answered_while_one_has_ten_thousand_requests(tmp_path:
             handled += 1
             handle(connection, frame)
 
-        server.handle = count_and_handle  # type: ignore[method-assign] # it counts, no more
+        server.handle = count_and_handle  # type: ignore[method-assign] # only counts
         count = 10_000
         greedy.write(b"".join(encode_request(UNKNOWN_CODE, number) for number in range(count)))
         modest.write(encode_request(UNKNOWN_CODE, 1))
@@ -109,13 +109,13 @@ async def test_no_more_is_handled_than_may_wait_for_an_answer(tmp_path: Path) ->
         most = 0
         put = server.broker.writer.put
 
-        def watch(*arguments: Any) -> None:  # noqa: ANN401 - those of put
+        def watch(*arguments: Any) -> None:  # noqa: ANN401 - the arguments of put
             nonlocal most
             put(*arguments)
             (connection,) = server._connections
             most = max(most, connection._unanswered + 1)
 
-        server.broker.writer.put = watch  # type: ignore[assignment, method-assign] # it watches
+        server.broker.writer.put = watch  # type: ignore[assignment, method-assign] # only watches
         for number in range(1, 51):
             peer.write(encode_request(SEND, number, header=sending(), body=b"x"))
         for number in range(1, 51):
@@ -155,18 +155,18 @@ async def test_when_too_much_waits_those_go_that_hold_most_for_longest(tmp_path:
         small.write(begun_frame(999 * KIB, 1 * KIB))
         old.write(begun_frame(999 * KIB, 90 * KIB))
         await eventually(lambda: waiting.bytes == 8 + 91 * KIB)
-        await asyncio.sleep(0.05)  # It shall be older.
+        await asyncio.sleep(0.05)  # Makes the first frame older.
         young.write(begun_frame(999 * KIB, 120 * KIB))
         assert await old.is_cut()
         await eventually(lambda: waiting.bytes == 8 + 121 * KIB)
         assert server.limits.counts == {"waiting_bytes_cut": 1}
 
 
-# Answers that nobody reads
+# Unread answers
 
 
 async def asked_and_not_read(server: Server, pulls: int) -> Peer:
-    """A peer that pulls and does not read."""
+    """Connect a peer that pulls and does not read."""
     peer = await Peer.to(server.broker_address)
     for number in range(pulls):
         peer.write(encode_request(RequestCode.PULL_MESSAGE, number, header=pulling(sys_flag=4)))
@@ -174,7 +174,7 @@ async def asked_and_not_read(server: Server, pulls: int) -> Peer:
 
 
 async def fill(server: Server, count: int) -> None:
-    """Messages of 200 KiB."""
+    """Send messages of 200 KiB."""
     peer = await Peer.to(server.broker_address)
     for _ in range(count):
         assert (await peer.ask(SEND, sending(), bytes(200 * KIB))).code == ResponseCode.SUCCESS
@@ -220,7 +220,7 @@ async def test_when_too_much_is_unread_the_others_are_spared(tmp_path: Path) -> 
         assert pulled.code == ResponseCode.SUCCESS
 
 
-# What is said of it
+# Counters and log lines
 
 
 async def test_an_event_is_counted_always_and_said_a_few_times_a_second(
@@ -236,7 +236,7 @@ async def test_an_event_is_counted_always_and_said_a_few_times_a_second(
     assert limits.counts["frame_malformed"] == 101
 
 
-# Nothing stays of a connection
+# Closed connections leave nothing behind
 
 
 def test_a_splitter_that_was_fed_garbage_leaves_no_cycle() -> None:
@@ -253,7 +253,7 @@ def test_a_splitter_that_was_fed_garbage_leaves_no_cycle() -> None:
 
 
 async def talk(server: Server, peer: Peer) -> None:
-    """A little of everything."""
+    """Send a message and a heartbeat, and leave a pull waiting."""
     assert server.broker_address
     await peer.ask(SEND, sending(), b"x")
     await peer.ask(RequestCode.HEART_BEAT, body=heartbeat("a", "orders"))

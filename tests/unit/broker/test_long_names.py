@@ -1,4 +1,4 @@
-"""A name that is too long is refused at the broker's edge, and nothing of it is kept."""
+"""The broker refuses a name that is too long at its edge and stores nothing of it."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from tests.unit.protocol.test_long_names import text_fields, valid
 
 HUGE = "x" * 10_000_000
 LONG = "x" * (NAME_CHARS_MAX + 1)
-#: Only clients are sent these.
+#: Requests that only a broker sends.
 TO_CLIENTS = {
     RequestCode.CHECK_TRANSACTION_STATE,
     RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
     RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
 }
-#: Answered without a look at the header.
+#: Requests whose header the broker does not read.
 UNREAD = {RequestCode.VIEW_BROKER_STATS_DATA}
 
 
@@ -40,7 +40,7 @@ async def test_no_request_gets_a_name_of_ten_megabytes_into_the_store(tmp_path: 
         for code, kind in kinds.items():
             if code in UNREAD or code not in server.broker._handlers:
                 continue
-            # One is enough: the tests of the protocol walk over all fields of all headers.
+            # One field is enough: the protocol tests cover all fields of all headers.
             for field in text_fields(kind)[:1]:
                 fields = valid(kind) | {field.encode_name: HUGE}
                 opaque = int(code) + 1_000_000

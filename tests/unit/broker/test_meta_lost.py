@@ -1,4 +1,4 @@
-"""Over a real socket: meta.db can be lost, and stores of the version before open."""
+"""Over a real socket: meta.db can be lost, and stores of the previous version open."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ async def test_one_wrong_offset_does_not_refuse_the_start(tmp_path: Path) -> Non
     async with serving(tmp_path) as server:
         peer = await Peer.to(server.broker_address)
         assert await queried(peer) == 1
-        # It is lost, so the group gets the queue's start: never the end.
+        # The offset is lost, so the group gets the start of the queue, never its end.
         assert await queried(peer, "other") == 0
         assert server.broker.vitals.catalog.offsets_lost == "1 rows are damaged"
     assert (tmp_path / "meta.db.damaged-1").exists()
@@ -122,7 +122,7 @@ async def test_a_group_whose_offsets_were_lost_gets_the_start_and_a_new_one_does
         peer = await Peer.to(server.broker_address)
         await peer.ask(PULL, pulling(0, consumer_group="young"))
         assert await queried(peer, "young") is None
-        # A group that is deleted is a new one when it comes again.
+        # A deleted group that comes back is a new group.
         gone = DeleteGroupHeader(consumer_group="shop")
         assert (await peer.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, gone)).code == 0
         await peer.ask(PULL, pulling(0))
@@ -149,13 +149,13 @@ async def test_a_deleted_topic_does_not_come_back_by_an_old_meta_db(tmp_path: Pa
         peer = await Peer.to(server.broker_address)
         assert server.broker.catalog.topic("gone") is None
         assert texts(server) == ["new"]
-        # Its offset would skip the message.
+        # The old offset would skip the message.
         assert await queried(peer) == 0
         assert server.broker.meta.offsets == {}
 
 
 async def test_a_topic_whose_record_is_lost_is_made_of_its_queues(tmp_path: Path) -> None:
-    """A repair may take out the frame that made it."""
+    """A repair may remove the frame that made the topic."""
     async with serving(tmp_path) as server:
         peer = await Peer.to(server.broker_address)
         await make_topic(server, "orders", 8)
@@ -174,7 +174,7 @@ async def test_a_topic_whose_record_is_lost_is_made_of_its_queues(tmp_path: Path
 
 
 async def test_a_queue_whose_name_is_lost_makes_no_topic(tmp_path: Path) -> None:
-    """A repair that finds no message of it gives it a name that no topic can have."""
+    """A repair that finds none of its messages gives the queue a name that no topic can have."""
     async with serving(tmp_path) as server:
         peer = await Peer.to(server.broker_address)
         await send(peer, "a")
@@ -190,7 +190,7 @@ async def test_a_queue_whose_name_is_lost_makes_no_topic(tmp_path: Path) -> None
 
 
 async def test_no_topic_or_group_is_written_on_the_loop(tmp_path: Path) -> None:
-    """SQLite's file is written by a thread of its own."""
+    """A separate thread writes the SQLite file."""
     async with serving(tmp_path) as server:
         loop_thread = asyncio.get_running_loop()
         writers: list[object] = []
@@ -201,7 +201,7 @@ async def test_no_topic_or_group_is_written_on_the_loop(tmp_path: Path) -> None:
                 writers.append(asyncio.get_running_loop())
             except RuntimeError:
                 writers.append(None)
-            write(changes)  # type: ignore[arg-type] # as it came
+            write(changes)  # type: ignore[arg-type] # passed on unchanged
 
         server.broker.meta.write = watched  # type: ignore[method-assign]
         peer = await Peer.to(server.broker_address)
@@ -213,7 +213,7 @@ async def test_no_topic_or_group_is_written_on_the_loop(tmp_path: Path) -> None:
         assert loop_thread not in writers
 
 
-# Stores of the version before.
+# Stores of the previous version.
 
 
 @pytest.fixture
@@ -236,7 +236,7 @@ async def test_a_data_directory_of_version_2_opens_with_its_topics_groups_and_se
                 KeyValueHeader(namespace="ORDER_TOPIC_CONFIG", key="orders", value=""),
             )
             assert facts(order)["value"] == "broker-a:32"
-            # What was deleted before the log knew of it does not come back either.
+            # A topic deleted before the log recorded deletions does not come back either.
             assert server.broker.catalog.topic("gone") is None
             assert "gone" not in server.broker.store.core.names.queues_of
             assert server.broker.store.row(0).state is State.PREPARED
@@ -254,7 +254,7 @@ async def test_one_without_its_meta_db_has_the_queues_that_its_log_names(old: Pa
         assert server.broker.vitals.catalog.offsets_lost == "meta.db was missing"
         assert server.broker.topics.named("orders").read_queue_count == 32
         assert texts(server, queue_id=31) == ["order 31"]
-        # Nobody knows that it was deleted.
+        # Without meta.db, the deletion of "gone" is unknown.
         assert server.broker.vitals.catalog.topics_found == ["gone", "orders"]
 
 
@@ -270,7 +270,7 @@ async def test_a_migration_that_was_cut_short_is_done_again(
         if len(done) == 1:
             raise KeyboardInterrupt
         done.append(command)
-        do(store, command, now_ms)  # type: ignore[arg-type] # as it came
+        do(store, command, now_ms)  # type: ignore[arg-type] # passed on unchanged
 
     with monkeypatch.context() as patched:
         patched.setattr(catalog_opening, "_do", cut)

@@ -1,4 +1,4 @@
-"""The page for Prometheus: whatever happens in a broker moves its numbers."""
+"""The Prometheus page: each event in a broker changes its numbers."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ async def test_a_message_that_is_sent_is_counted_by_its_topic_type_and_size(tmp_
         assert page.value("rocketmq_message_size_bucket", **labels, le="4096") == 2
         assert page.value("rocketmq_timing_messages", **ORDERS) == 1
         assert page.value("rocketmq_half_messages", **ORDERS) == 1
-        # Each topic is in the log before its first message.
+        # Two of the flushes are for the records that make the two topics.
         assert page.value("escrowmq_flush_seconds_count") == 7
         assert page.value("rocketmq_storage_size_bytes") == server.broker.store.log.end
 
@@ -108,7 +108,7 @@ async def test_commits_and_rollbacks_are_counted_by_topic_and_age(tmp_path: Path
 
 
 def settled(page: Page) -> dict[tuple[str, str], float]:
-    """Decisions by source and outcome, those that there were."""
+    """Return the non-zero counts of decisions by source and outcome."""
     samples = page["escrowmq_decisions_total"].samples
     told = [(dict(labels), value) for (_, labels), value in samples.items() if value]
     return {(labels["source"], labels["decision"]): value for labels, value in told}
@@ -157,7 +157,7 @@ async def test_a_decision_is_counted_for_whoever_made_it(tmp_path: Path) -> None
         assert page.value("escrowmq_verdicts_total", outcome="committed") == 3
         assert page.value("escrowmq_verdicts_total", outcome="rolled_back") == 1
         assert page.value("escrowmq_verdicts_total", outcome="stale") == 1
-        # Two messages of each that was not alone.
+        # Each of t0 to t7 has one message in each of the two topics.
         assert page.value("rocketmq_commit_messages_total", **ORDERS) == 6
         assert page.value("rocketmq_commit_messages_total", topic="other") == 3
         assert page.value("rocketmq_rollback_messages_total", **ORDERS) == 2
@@ -224,7 +224,7 @@ async def test_a_group_that_consumes_is_seen_to_come_closer(tmp_path: Path) -> N
         await peer.ask(PULL, pulling())
         await acknowledge(peer, 0)
         assert behind(await scrape(server)) == [5, 5, 0, 5_000, 0]
-        # Another group has seen nothing of it, but for what it said.
+        # The group "late" has committed an offset and pulled nothing.
         server.broker.meta.set_offset("late", "orders", 1, 3)
         await acknowledge(peer, 4)
         page = await scrape(server)
@@ -263,7 +263,7 @@ async def test_dead_letters_are_counted_for_the_topic_they_came_from(tmp_path: P
         page = await scrape(server)
         dead = page.value("rocketmq_send_to_dlq_messages_total", consumer_group="shop", **ORDERS)
         assert dead == 1
-        # As in RocketMQ, retries and dead letters are no new messages.
+        # As in RocketMQ, retries and dead letters do not count as new messages.
         assert page.sum("rocketmq_messages_in_total") == 1
 
 
@@ -361,7 +361,7 @@ async def test_what_is_on_the_page_is_declared_with_its_labels(tmp_path: Path) -
         common = metric_table.COMMON_LABELS if name.startswith("rocketmq_") else ()
         found = {frozenset(dict(labels)) - {"le"} for _, labels in family.samples}
         assert found == {frozenset((*common, *metric.labels))}, name
-    # Of the rest nothing has happened.
+    # Only metrics without any event may be missing.
     quiet = {"alert_firing", "send_to_dlq", "timing", "background"}
     quiet |= {"limits_reached", "refusals", "left_out"}
     for name in declared.keys() - page.keys():
@@ -381,7 +381,7 @@ async def test_a_page_that_fails_says_so_and_the_others_go_on(
 ) -> None:
     async with watched(tmp_path) as server:
         vitals = server.broker.vitals
-        server.broker.vitals = None  # type: ignore[assignment] # anything that cannot happen
+        server.broker.vitals = None  # type: ignore[assignment] # forces an unexpected error
         assert (await get(server, "/metrics"))[0] == 500
         assert (await get(server, "/healthz"))[0] == 200
         server.broker.vitals = vitals

@@ -1,4 +1,4 @@
-"""How notices of alerts leave: to a real web server and a real program, whatever these do."""
+"""Delivery of alert notices to a real web server and a real program, however they behave."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SECRET = "T0KEN"
 
 @contextmanager
 def web_server(*answers: int) -> Iterator[tuple[str, queue.Queue[dict[str, Any]]]]:
-    """A web server that answers with these codes, then with 200; and what it was sent."""
+    """Yield the URL of a server that answers these codes, then 200, and the notices it accepted."""
     got: queue.Queue[dict[str, Any]] = queue.Queue()
     codes = iter(answers)
 
@@ -41,7 +41,7 @@ def web_server(*answers: int) -> Iterator[tuple[str, queue.Queue[dict[str, Any]]
             self.send_response(code)
             self.end_headers()
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the library's
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the library's name
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Hook)
@@ -69,7 +69,7 @@ def notice(alert: str = "parked") -> Notice:
     )
 
 
-def until(is_so: Any) -> None:  # noqa: ANN401 - a question
+def until(is_so: Any) -> None:  # noqa: ANN401 - a predicate
     deadline = time.monotonic() + WAIT_S
     while not is_so():
         assert time.monotonic() < deadline
@@ -136,7 +136,7 @@ def test_a_program_gets_the_notice_and_its_failure_is_told(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
 def test_a_redirect_is_a_failure_and_not_followed(code: int) -> None:
-    """A client that follows one sends GET, without the notice, and takes its 200 for success."""
+    """A client that follows it sends GET without the notice and takes the 200 for success."""
     with web_server() as (elsewhere, _), redirecting(code, elsewhere) as url:
         sender = NoticeSender(AlertsConfig(url=url), sleep=lambda _pause: None)
         sender.start()
@@ -155,7 +155,7 @@ def redirecting(code: int, to: str) -> Iterator[str]:
 
 @contextmanager
 def answering(answer: Callable[[socket.socket], object]) -> Iterator[str]:
-    """A web server that answers each connection in this way."""
+    """Yield the URL of a web server that answers each connection with this function."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:
@@ -179,7 +179,7 @@ def answering(answer: Callable[[socket.socket], object]) -> Iterator[str]:
 
 
 def test_a_web_server_that_drips_is_cut_off_in_time() -> None:
-    """Each byte comes well within the time that all of the answer has."""
+    """Each byte arrives in time, but the whole answer does not."""
     over = threading.Event()
 
     def drip(one: socket.socket) -> None:
@@ -201,7 +201,7 @@ def test_a_web_server_that_drips_is_cut_off_in_time() -> None:
 
 
 def test_a_program_that_takes_too_long_is_ended_with_its_children(tmp_path: Path) -> None:
-    """The child ignores SIGTERM, and would go on for ten minutes."""
+    """The child ignores SIGTERM and would run forever."""
     pipe = tmp_path / "open while the child lives"
     os.mkfifo(pipe)
     child = "trap '' TERM HUP; exec 3>\"$0\"; while :; do sleep 600; done"
@@ -213,7 +213,7 @@ def test_a_program_that_takes_too_long_is_ended_with_its_children(tmp_path: Path
         until(lambda: sender.counts.failed)
         sender.stop()
         assert sender.counts.last_error == "no end in time"
-        # The end of the file: nothing that was started has it open any more.
+        # End of file: no process that was started still has the pipe open.
         assert held.read() == b""
 
 

@@ -1,4 +1,4 @@
-"""The op topic over a real socket: which half messages were settled, decision by decision."""
+"""The op topic over a real socket: which half messages each decision covers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def test_decisions_stand_in_the_op_topic_as_rocketmq_writes_them(tmp_path:
         await peer.ask(END, ending(held[1], ROLLBACK))
         later(server, 1_000)
         await peer.ask(END, ending(held[0], COMMIT))
-        # A transaction of several messages is decided at once.
+        # One decision covers all messages of a transaction.
         messages = tuple(message(f"m{n}", unique_key=f"m{n}") for n in range(3))
         await do(server, Prepare(group="pay", transaction_id="many", messages=messages))
         await do(server, end(3))
@@ -62,7 +62,7 @@ async def test_decisions_stand_in_the_op_topic_as_rocketmq_writes_them(tmp_path:
         assert await seen(peer, OP_TOPIC, subscription="other") == []
         start = await at_time(peer, OP_TOPIC, T0 + 1_500)
         assert found[0].queue_offset < start <= found[1].queue_offset
-        # Whoever handled a message goes on at the offset after it.
+        # A consumer continues at the offset after the last message that it handled.
         after = await peer.ask(PULL, asking(OP_TOPIC, found[0].queue_offset + 1))
         assert decode_many(after.body) == found[1:]
         stats = await peer.ask(RequestCode.GET_TOPIC_STATS_INFO, TopicHeader(topic=OP_TOPIC))
@@ -116,7 +116,7 @@ async def test_a_decision_about_very_many_is_told_in_pieces(
         found = await seen(peer, OP_TOPIC)
         assert bodies(found) == expected
         assert await seen(peer, OP_TOPIC, messages_max=1) == found
-        # Past its last piece comes the next decision.
+        # The offset after the last piece leads to the next decision.
         after = await peer.ask(PULL, asking(OP_TOPIC, found[2].queue_offset + 1))
         assert bodies(decode_many(after.body)) == ["10,"]
 

@@ -1,4 +1,4 @@
-"""What a broker tells of attempts of Spark sinks, for others that hold parts of them."""
+"""Facts about attempts of Spark sinks, for drivers and for brokers that hold parts of them."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ async def test_a_group_is_known_by_what_it_held_and_an_app_by_what_it_decided(
     async with serving(tmp_path) as server:
         peer = await Peer.to(server.broker_address)
         assert await standing(peer) == (False, "")
-        # Of the same app id, but decided elsewhere.
+        # Parts of the same app id whose home is another broker.
         for home in ("b", "a"):
             await attempt(peer, f"part of {home}", producer_group=f"{GROUP}@{home}")
         await attempt(peer, "another app's", producer_group=f"{GROUP}2@c")
@@ -127,5 +127,5 @@ async def test_an_expired_query_is_told_and_its_attempts_are_still_found(tmp_pat
             return told
 
         assert [await judged(GROUP, number) for number in (4, 5)] == ["expired", "new"]
-        # Its home is still known by the highest number.
+        # The app is still known by the highest number of its expired queries.
         assert (await standing(peer))[0]

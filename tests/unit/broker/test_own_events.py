@@ -1,4 +1,4 @@
-"""All that happened to transactions, in one list; what of the log cannot be read is told too."""
+"""All events of transactions in one list, which also names the unreadable ranges of the log."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ LIST = OwnCode.LIST_EVENTS
 
 
 def event(kind: str, log_offset: int, **fields: Any) -> LogEventRow:  # noqa: ANN401 - columns
-    """An event that has these columns and no other."""
+    """Return an event with these columns; all others are null."""
     none = dict.fromkeys(LogEventRow.__struct_fields__)
     return LogEventRow(**{**none, "at_ms": T0, **fields, "event": kind, "log_offset": log_offset})
 
@@ -101,7 +101,7 @@ async def test_a_transaction_of_one_message_says_which_became_visible_where(
         first = server.broker.store.row(0).log_offset
         await decide(peer, 1)
         await decide(peer, 2, "rollback")
-        # So that something tells nothing.
+        # An ordinary message causes no event.
         await peer.ask(SEND, sending("orders"), b"ordinary")
         rows = await all_rows(peer, LIST, LogRangeHeader(start=first))
         assert told(rows) == [
@@ -185,7 +185,7 @@ async def test_what_is_carried_forward_and_what_waits_for_its_time_are_told(
         await peer.ask(END, ending(held, COMMIT))
         await peer.ask(SEND, sending("orders", {"DELAY": "1"}), b"ordinary")
         clock.advance(seconds=2)
-        # The old one, the one that waited, and the ordinary one.
+        # The copied message, the delayed half message and the ordinary one.
         await eventually(lambda: len(visible(server)) == 3)
         rows = await all_rows(peer, LIST, LogRangeHeader())
         assert told(rows) == [
@@ -195,14 +195,14 @@ async def test_what_is_carried_forward_and_what_waits_for_its_time_are_told(
             ("visible", 0, 0, 1),
             ("held", 1, 1, 1),
             ("committed", 1, 1, 1),
-            # Released with others: only the message itself is known.
+            # The release record covers several messages, so only the message itself is known.
             ("visible", None, 1, 1),
         ]
         assert rows[1].transaction_id == "old"
 
 
 def damage(server: Server, number: int) -> tuple[int, int]:
-    """Spoil the head of a frame with messages; where it starts, and how long it is."""
+    """Damage the head of a frame with messages; return its start and length."""
     store = server.broker.store
     frames = LogScan(store).frames(0, 2**30)
     victim = [one for one in frames if CATALOG_RECORDS.isdisjoint(map(type, one.records))][number]
@@ -211,7 +211,7 @@ def damage(server: Server, number: int) -> tuple[int, int]:
 
 
 async def test_what_cannot_be_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # On a busy machine a page ends after its first frames: here it ends at its limit.
+    # On a busy machine, a page could end at its time limit before it reaches its row limit.
     monkeypatch.setattr(own_records, "PAGE_S_MAX", 60.0)
     async with serving(tmp_path) as server:
         peer = await a_day(server)
@@ -226,7 +226,7 @@ async def test_what_cannot_be_read_is_told(tmp_path: Path, monkeypatch: pytest.M
         for code in (LIST, OwnCode.LIST_HALVES, OwnCode.LIST_OPS, OwnCode.LIST_CHECKS):
             answer = await ask(peer, code, LogRangeHeader())
             assert answer.header.unreadable_bytes == length
-            # By the page that has it, and no other.
+            # Only the page that covers the damage reports it.
             before = await ask(peer, code, LogRangeHeader(end=at))
             after = await ask(peer, code, LogRangeHeader(start=at + 1))
             assert (before.header.unreadable_bytes, after.header.unreadable_bytes) == (0, 0)
@@ -252,7 +252,7 @@ async def test_only_the_columns_that_are_wanted_are_answered(tmp_path: Path) -> 
                 return {code: answer.batch.to_pydict() for code, answer in answers.items()}
 
         found = await asyncio.to_thread(read)
-        # In the order of the list, whatever the order of the names.
+        # Columns come in the order of the list, not of the request.
         assert list(found[LIST]) == ["log_offset", "event"]
         assert found[OwnCode.LIST_HALVES]["ledger"] == ["uuid", "uuid", "", ""]
         assert len(found[OwnCode.LIST_OPS]["decided_by"]) == 3
@@ -287,11 +287,11 @@ async def test_the_log_is_read_as_it_was_written(
         assert answer.columns["size"].tolist() == [len(whole)]
         assert answer.header.seed == store.seed
         assert (answer.header.log_start, answer.header.log_end) == (0, store.settled)
-        # A frame that starts it is whole; behind the end there is nothing.
+        # The first frame is always whole. Past the end of the log, the answer is empty.
         first = next(LogScan(store).frames(0))
         assert bytes((await read(0, 1)).data) == whole[: first.end]
         assert (await read(store.settled, 2**40)).columns["size"].tolist() == [0]
-        # Beside somebody who sends it is less.
+        # While clients send, the limit of bytes is lower.
         monkeypatch.setattr(own_records, "LOG_BYTES_BESIDE", 1)
         monkeypatch.setattr(own_records, "LOG_BYTES", 1)
         assert bytes((await read(0, 2**40)).data) == whole[: first.end]

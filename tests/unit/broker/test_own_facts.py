@@ -1,4 +1,4 @@
-"""Facts over a real socket: transactions by range and state, how the broker is, and ranges."""
+"""Facts over a real socket: transactions by range and state, the broker's status, and ranges."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ async def test_a_cursor_that_nobody_gave_is_refused(tmp_path: Path) -> None:
 
 
 async def test_no_fact_leaves_before_it_is_durable(tmp_path: Path) -> None:
-    """A question in the same packet as a decision is answered after the decision."""
+    """A question in the same packet as a decision never sees a decision that is not durable."""
     async with serving(tmp_path) as server:
         peer = await Peer.to(server.broker_address)
         await hold(peer, "t")
@@ -155,10 +155,10 @@ async def test_no_fact_leaves_before_it_is_durable(tmp_path: Path) -> None:
             frame = await peer.until(lambda one, opaque=opaque: one.opaque == opaque)  # type: ignore[misc]
             answer = read_answer(code, frame)
             if code is LIST and answer.rows:
-                # Asked before the batch with the decision began.
+                # The question came before the batch with the decision.
                 assert [row.half_offset for row in answer.rows] == [0]
             elif code is LIST:
-                # The packet came in two pieces, and the decision was durable between them.
+                # The packet came in two pieces, and the decision became durable between them.
                 assert server.broker.store.log.flushed == server.broker.store.log.end
         assert (await ask(peer, LIST)).rows == []
 

@@ -1,4 +1,4 @@
-"""Messages by every id that is handed out, and what transactions hold."""
+"""Messages found by each id that the broker hands out, and previews of transactions."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def test_an_ordinary_message_is_found_by_its_unique_key_and_its_offset_id(
         peer = await Peer.to(server.broker_address)
         await ask(peer, OwnCode.SEND_MANY, rows=[sent(b"1", UNIQ_KEY="u"), sent(b"2", KEYS="u")])
         answer = await find(peer, "u")
-        # The other one has a key of that name, which is no id.
+        # The other message has "u" as a key, which is not an id.
         assert [row.body for row in answer.rows] == [b"1"]
         assert (answer.header.found_by, answer.header.state) == ("unique_key", "visible")
         assert answer.header.half_offset is None
@@ -159,7 +159,7 @@ async def test_a_preview_of_many_messages_is_limited_and_says_how_many_there_are
             assert {row.message_count for row in rows} == {3}
             (first,) = (await preview(peer, 0)).rows
             assert (first.body, first.message_count) == (b"1", 3)
-            # Decided, the record of the decision tells.
+            # In the second round, the record of the decision names the messages.
             await decide(peer, 0)
 
 
@@ -184,7 +184,7 @@ async def test_an_answer_ends_when_its_time_is_over_or_it_is_full(
         monkeypatch.setattr(own_finding, "PAGE_S_MAX", 0)
         late = await preview(peer, 0, 1, 2)
         assert (late.header.covered, len(late.rows)) == (1, 1)
-        # Nor do the messages of a single transaction hold up other clients.
+        # The messages of a single transaction do not delay other clients either.
         await hold(peer, "many", sent(b"1"), sent(b"2"))
         (first,) = (await preview(peer, 3, messages_max=10)).rows
         assert (first.body, first.message_count) == (b"1", 2)

@@ -67,7 +67,7 @@ async def test_messages_come_with_all_that_is_known_of_them(tmp_path: Path, form
         assert (second.body, second.transaction_id, second.queue_offset) == (b"2", "t", 1)
         assert (second.stored_at_ms, second.visible_at_ms) == (T0, T0 + 5_000)
         assert second.log_offset == held.rows[0].log_offset
-        # As consumers see it: committed.
+        # As consumers see it, the message is committed.
         assert second.sys_flag == 0x8
 
 

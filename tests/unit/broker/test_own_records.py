@@ -1,4 +1,4 @@
-"""What the log says, over a real socket: halves, decisions, checks, and life lines."""
+"""The log over a real socket: half messages, decisions, checks, and life lines."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def do(server: Server, command: Command) -> None:
 
 
 async def a_day(server: Server) -> Peer:
-    """Five transactions, each with another fate."""
+    """Commit one transaction, roll one back, park and resume a third; return the peer."""
     peer = await Peer.to(server.broker_address)
     await hold(peer, "many", sent(b"1"), sent(b"2", topic="stock"), ledger="uuid")
     await hold(peer, "many", sent(b"3"), number=1, ledger="uuid")
@@ -116,7 +116,7 @@ async def test_pages_and_ranges_hold_everything_once(
         peer = await a_day(server)
         whole = await all_rows(peer, code, LogRangeHeader())
         assert await all_rows(peer, code, LogRangeHeader(limit=limit)) == whole
-        # Each page reads a few bytes of the log only.
+        # Now each page reads only a few bytes of the log.
         monkeypatch.setattr(own_records, "PAGE_S_MAX", 0)
         monkeypatch.setattr(log_sweep, "BLOCK_BYTES", 100)
         assert await all_rows(peer, code, LogRangeHeader(limit=limit)) == whole

@@ -50,7 +50,7 @@ async def test_messages_come_as_they_were_written(tmp_path: Path) -> None:
         assert answer.columns["visible_at_ms"].tolist() == [T0 + 5_000] * 2
         first, second = stored(answer)
         assert (first.body, second.body) == (b"sent", b"held")
-        # A half message as it was held: its entry says where it is now.
+        # A half message is returned as it was held; its queue entry says where it is visible.
         assert second.sys_flag & SYS_PREPARED
         assert (second.stored_at_ms, second.log_offset) == (T0, held.rows[0].log_offset)
         sizes = answer.columns["size"].tolist()
@@ -68,7 +68,7 @@ async def test_a_range_is_read_in_answers_of_limited_size(tmp_path: Path) -> Non
         rest = await read(peer, start=6, end=8)
         assert [one.body for one in stored(rest)] == [b"6", b"7"]
         assert rest.header.next_start == 8
-        # At least one, however large.
+        # An answer has at least one message, however large.
         assert len(stored(await read(peer, bytes_max=1))) == 1
         assert len(stored(await read(peer, bytes_max=500))) == 2
         assert stored(await read(peer, start=9)) == []

@@ -1,4 +1,4 @@
-"""Verdicts in bulk over a real socket, and the settler's process that sends them."""
+"""Bulk verdicts over a real socket, and the settler process that sends them."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ async def test_a_verdict_that_is_none_refuses_the_request(tmp_path: Path, row: V
         assert server.broker.store.row(0).state is State.PREPARED
 
 
-# By the thousand.
+# Thousands of verdicts.
 
 
 async def hold_many(peer: Peer, count: int) -> None:
@@ -227,7 +227,7 @@ async def test_many_decisions_are_told_one_by_one(tmp_path: Path) -> None:
 
 
 async def settled(server: Server, **answers: Resolution) -> Round:
-    """One round of the settler, in a thread because it waits."""
+    """Run one round of the settler, in a thread because it blocks."""
 
     def look_up(half: Undecided) -> Resolution | None:
         return answers.get(half.transaction_id)
@@ -264,7 +264,7 @@ async def test_the_settler_is_a_process_that_outlives_its_broker(tmp_path: Path)
             assert settler.stdout is not None
             assert await asyncio.wait_for(settler.stdout.readline(), DEADLINE_S) == b"ready\n"
             await ask_and_answer(server, clock, "one")
-        # It notices, and goes on.
+        # The settler reports the failed round and continues.
         assert settler.stderr is not None
         told = await asyncio.wait_for(settler.stderr.readline(), DEADLINE_S)
         assert b"round failed" in told
@@ -277,7 +277,7 @@ async def test_the_settler_is_a_process_that_outlives_its_broker(tmp_path: Path)
 
 @asynccontextmanager
 async def settling(address: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    """The settler's process."""
+    """Run the settler process."""
     settler = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "escrowmq.testing.settler_process"),
         *("--broker", address, "--interval-ms", "5"),
@@ -293,7 +293,7 @@ async def settling(address: str) -> AsyncIterator[asyncio.subprocess.Process]:
 
 
 async def ask_and_answer(server: Server, clock: ManualClock, transaction_id: str) -> None:
-    """A transaction whose producer forgot it, until it is asked."""
+    """Hold a transaction that its producer decides only when asked."""
     member = await producer(server, f"producer of {transaction_id}")
     await hold(member, transaction_id, sent(transaction_id.encode()))
     clock.advance(seconds=7)

@@ -1,4 +1,4 @@
-"""Bulk over a real socket: halves held, messages stored, decisions made, each told the truth."""
+"""Bulk requests over a real socket: half messages, messages and decisions, answered truthfully."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ async def test_numbered_requests_are_answered_again_and_a_gap_is_refused(tmp_pat
         peer = await Peer.to(server.broker_address)
         rows = [sent(b"1", queue_id=-1), sent(b"2", queue_id=-1)]
         first = await hold(peer, "t", *rows)
-        # Which queues the broker chose is the same again.
+        # A repeated request gets the same queues as before.
         again = await hold(peer, "t", *rows)
         assert again.header.is_repeated
         assert again.rows == first.rows
@@ -321,7 +321,7 @@ async def test_garbage_in_a_body_is_refused_and_the_connection_goes_on(tmp_path:
                 assert answer.code == ResponseCode.INVALID_PARAMETER
                 assert facts(answer)["error"] == "rows_malformed"
         assert server.broker.store.table.end == 0
-        # The connection is as good as before.
+        # The connection still works.
         assert (await hold(peer, "t")).header.half_offset == 0
 
 

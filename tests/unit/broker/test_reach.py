@@ -1,4 +1,4 @@
-"""Consumers of a broker that was restored: who is too far goes on where the new messages begin."""
+"""Consumers of a restored broker: an offset beyond the fork returns to the first new message."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ async def stored(peer: Peer) -> int:
 
 
 async def next_of(peer: Peer, offset: int, **fields: object) -> tuple[int, int]:
-    """The answer to a pull, and where it sends the consumer."""
+    """Pull; return the answer's code and the next offset."""
     answer = await peer.ask(PULL, pulling(offset, **fields))
     return answer.code, int(facts(answer)["nextBeginOffset"])
 
 
 @pytest.fixture
 async def restored(tmp_path: Path) -> Path:
-    """A queue of three messages, whose other history had ten."""
+    """Store whose queue has three messages; in the other history, it had ten."""
     old, copied = tmp_path / "old", tmp_path / "copied"
     async with serving(old) as server:
         peer = await Peer.to(server.broker_address)
@@ -51,18 +51,18 @@ async def restored(tmp_path: Path) -> Path:
         await send(peer, *(f"old {number}" for number in range(7)))
         assert await next_of(peer, 3) == (ResponseCode.SUCCESS, 10)
         await peer.ask(UPDATE, committing(10))
-    # What a copy of the whole disk may have: offsets that are newer than the log.
+    # In a copy of the whole disk, offsets may be newer than the log.
     shutil.copy(old / "meta.db", copied / "meta.db")
     return copied
 
 
 async def test_a_group_beyond_the_fork_reads_all_new_messages(restored: Path) -> None:
-    """It never read those below the offset that it had in the other history."""
+    """The group never read the new messages below its offset of the other history."""
     async with serving(restored) as server:
         peer = await Peer.to(server.broker_address)
         assert await stored(peer) == 3
         await send(peer, *(f"new {number}" for number in range(9)))
-        # The queue is longer now than the consumer's offset.
+        # The queue is now longer than the consumer's offset.
         assert await next_of(peer, 10) == (ResponseCode.PULL_OFFSET_MOVED, 3)
         answer = await peer.ask(PULL, pulling(3))
         assert bodies(answer) == [f"new {number}" for number in range(9)]
@@ -80,7 +80,7 @@ async def test_a_commit_of_another_history_is_stored_as_the_fork(restored: Path)
         await peer.ask(PULL, pulling(3, messages_max=4))
         await peer.ask(UPDATE, committing(7))
         assert await stored(peer) == 7
-        # Somebody of the group who is late undoes nothing.
+        # A late member of the group changes nothing.
         await peer.ask(UPDATE, committing(10))
         await next_of(peer, 7, sys_flag=SUBSCRIBES | COMMITS, commit_offset=12, messages_max=1)
         assert await stored(peer) == 7
@@ -90,7 +90,7 @@ async def test_no_offset_is_stored_beyond_the_end_of_its_queue(tmp_path: Path) -
     async with serving(tmp_path) as server:
         peer = await Peer.to(server.broker_address)
         await send(peer, "a", "b")
-        # The group is made by its first pull.
+        # The first pull makes the group.
         await peer.ask(PULL, pulling(0))
         await peer.ask(UPDATE, committing(99))
         assert await stored(peer) == 2
@@ -112,7 +112,7 @@ async def test_who_asked_for_the_end_may_begin_there(restored: Path) -> None:
         answer = await peer.ask(RequestCode.GET_MAX_OFFSET, asked)
         assert facts(answer)["offset"] == "5"
         assert await next_of(peer, 5) == (ResponseCode.PULL_NOT_FOUND, 5)
-        # The group is there now, whichever connection it has.
+        # The broker remembers the group, not the connection.
         assert await next_of(other, 5) == (ResponseCode.PULL_NOT_FOUND, 5)
         assert (await next_of(other, 5, consumer_group="stock"))[1] == 3
 

@@ -26,7 +26,7 @@ COUNT = 3 * releasing.SLICE_ROWS_MAX
 
 
 def waiting(number: int, body_bytes: int = 0) -> Append:
-    """The later it is sent, the earlier it is due."""
+    """Return a delayed message; the later it is sent, the earlier it is due."""
     due_ms = T0 + MINUTE + COUNT - number
     body = str(due_ms).encode().ljust(body_bytes)
     return Append(messages=(message(body, deliver_at_ms=due_ms),))
@@ -34,7 +34,7 @@ def waiting(number: int, body_bytes: int = 0) -> Append:
 
 @asynccontextmanager
 async def shop(data: Path, clock: ManualClock, **changes: Any) -> AsyncIterator[Server]:  # noqa: ANN401
-    """A broker with the topic that all messages here are for."""
+    """Start a broker with the topic of all messages in this module."""
     async with serving(data, clock, **changes) as server:
         peer = await Peer.to(server.broker_address)
         assert (await peer.ask(SEND, sending(), b"first")).code == ResponseCode.SUCCESS
@@ -72,7 +72,7 @@ async def test_a_slice_holds_fewer_messages_when_they_must_be_copied(tmp_path: P
             return chosen
 
         assert slicing(rows, T0 + MINUTE) == rows
-        # Each takes its own place too.
+        # A copied message costs COPY_COST and its own row.
         of_small = releasing.SLICE_ROWS_MAX // (releasing.COPY_COST + 1)
         assert len(slicing(rows[1:], T0 + 2 * HOUR)) == of_small
         assert 2 < len(slicing(rows, T0 + 2 * HOUR)) < of_small - 10
@@ -83,7 +83,7 @@ async def test_a_release_that_finds_nothing_ends(tmp_path: Path) -> None:
     async with shop(tmp_path, clock) as server:
         broker = server.broker
         await broker.writer.submit(waiting(0))
-        # The writer's clock is behind the one that the slice was chosen by.
+        # This clock chooses the slice and is ahead of the writer's clock.
         late = releasing.Releasing(broker.store, broker.writer, ManualClock(T0 + HOUR))
         await late.release_due()
         assert broker.store.table.needed == 1

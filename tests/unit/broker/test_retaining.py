@@ -1,4 +1,4 @@
-"""Retention beside clients: in slices, never waiting for the disk, never without room."""
+"""Retention beside clients: it works in slices, never blocks the loop, and checks for room."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ KIB = 1024
 async def retaining(
     disk: FaultyDisk, clock: ManualClock, **config: object
 ) -> AsyncIterator[tuple[Writer, Retaining]]:
-    """A writer and its retention, without a server around them."""
+    """Open a writer and its retention, without a server."""
     store = opened(disk, **{**SMALL, **config})
     writer = Writer(store, clock)
     try:
@@ -65,7 +65,7 @@ async def retaining(
 
 
 async def make_old(writer: Writer, clock: ManualClock, count: int = 20) -> None:
-    """So many undecided transactions, in segments that are old."""
+    """Hold this many undecided transactions in old segments."""
     for number in range(count):
         await held(writer, number)
     for _ in range(2):
@@ -74,7 +74,7 @@ async def make_old(writer: Writer, clock: ManualClock, count: int = 20) -> None:
 
 
 async def fill(writer: Writer) -> None:
-    """A segment's worth of messages."""
+    """Send a segment's worth of messages."""
     for _ in range(3):
         await writer.submit(Append(messages=(message(bytes(1_500), topic="filler"),)))
 
@@ -107,7 +107,7 @@ async def test_clients_are_answered_between_the_slices(monkeypatch: pytest.Monke
             answered += 1
         await running
         assert retention.carried == 20
-        # More often than there are slices: each of them lets others have their turn.
+        # There are 20 slices, and clients get a turn after each.
         assert answered >= 20
 
 
@@ -120,20 +120,20 @@ async def test_a_second_run_at_the_same_time_does_nothing() -> None:
 
 
 class Watching(FaultyDisk):
-    """A disk that knows which thread did what."""
+    """A disk that records which thread performed each operation."""
 
     def __init__(self) -> None:
         super().__init__()
         self.done: list[tuple[int, Operation]] = []
 
     def perform(self, operation: Operation) -> None:
-        """Note it, and do it."""
+        """Record the operation and perform it."""
         self.done.append((threading.get_ident(), operation))
         super().perform(operation)
 
 
 async def test_the_loop_never_waits_for_the_disk_but_for_the_log() -> None:
-    """The log's frames are written there, and flushed where that is quick, as of every batch."""
+    """The loop only writes log frames and, on a quick disk, flushes them, as for each batch."""
     disk, clock = Watching(), ManualClock()
     async with retaining(disk, clock) as (writer, retention):
         await make_old(writer, clock)
@@ -156,7 +156,7 @@ def _path(operation: Operation) -> str:
 
 
 class SlowCheckpoints(SlowDisk):
-    """A disk on which a checkpoint waits for the test when it is made to count."""
+    """A disk that blocks the flush of a checkpoint until the test releases it."""
 
     slow = "checkpoint"
 
@@ -178,7 +178,7 @@ async def test_clients_are_answered_while_a_checkpoint_waits_for_the_disk() -> N
 
 
 async def test_retention_beside_a_large_spark_batch_waits_until_all_of_it_is_visible() -> None:
-    """Its entries come in slices; a checkpoint in between would leave some of them out."""
+    """Entries become visible in slices; a checkpoint between two slices would miss some of them."""
     clock = ManualClock()
     async with retaining(FaultyDisk(), clock) as (writer, retention):
         store = writer._store
@@ -215,7 +215,7 @@ async def test_retention_beside_a_large_spark_batch_waits_until_all_of_it_is_vis
         assert (queue.start, queue.end) == (0, 320)
 
 
-# Room
+# Disk space
 
 
 async def test_a_disk_without_room_makes_it_wait_and_kills_nobody() -> None:
@@ -223,7 +223,7 @@ async def test_a_disk_without_room_makes_it_wait_and_kills_nobody() -> None:
     async with retaining(disk, clock, free_bytes_min=64 * KIB) as (writer, retention):
         await make_old(writer, clock)
         store = writer._store
-        # Decisions are refused: what is left is for checkpoints and retention, and too little.
+        # Only checkpoints and retention may use the room that is left, and it is too small.
         disk.capacity_bytes = used_bytes(disk) + 16 * KIB
         assert store.space.look() is Level.NO_DECISIONS
         disk.capacity_bytes -= 15 * KIB
@@ -253,7 +253,7 @@ def used_bytes(disk: FaultyDisk) -> int:
 
 
 async def test_a_broker_that_stopped_on_a_full_disk_starts_again_and_makes_room() -> None:
-    """Another program has taken everything; only the reserve is left."""
+    """Another program has filled the disk, and only the reserve is left."""
     disk, clock = FaultyDisk(), ManualClock()
     async with retaining(disk, clock) as (writer, _):
         await make_old(writer, clock, count=100)
@@ -264,7 +264,7 @@ async def test_a_broker_that_stopped_on_a_full_disk_starts_again_and_makes_room(
     full = replace(config, free_bytes_min=256 * KIB)
     disk.allocate("reserve", 32 * KIB)
     disk.capacity_bytes = used + 32 * KIB
-    # A write that fails: the process ends.
+    # The first write of the start fails, so the start releases the reserve and tries again.
     disk.fail_after(Kind.WRITE, 0, errno.ENOSPC, under="commitlog")
     store, _ = start_store(disk, full, CheckPolicy(), STORE_HOST, read(clock))
     again = Writer(store, clock)

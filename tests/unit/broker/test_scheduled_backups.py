@@ -1,4 +1,4 @@
-"""Backups that a broker makes by itself: when, how they are checked, and which are kept."""
+"""Scheduled backups: when they run, how they are verified, and which are kept."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_failed_one_is_tried_again_soon_and_not_at_once() -> None:
     config = BackupConfig(directory="d", interval_ms=DAY_MS)
     assert due(config, failed=50, started=5) == 50 + RETRY_MS
     assert due(config, good=10, failed=DAY_MS + 20) == DAY_MS + 20 + RETRY_MS
-    # One that failed before the last good one does not count.
+    # A failure before the last good backup does not count.
     assert due(config, good=100, failed=50) == 100 + DAY_MS
     often = BackupConfig(directory="d", interval_ms=MINUTE_MS)
     assert due(often, failed=50) == 50 + MINUTE_MS
@@ -85,7 +85,7 @@ def test_a_setting_that_means_nothing_is_refused(fields: dict[str, Any]) -> None
 
 
 async def test_a_broker_makes_checks_and_prunes_backups_by_itself(tmp_path: Path) -> None:
-    """One whole round in a child process, then the last good one is found after a restart."""
+    """A child process runs one whole round; a restarted broker finds the last good backup."""
     directory = tmp_path / "backups"
     settings: dict[str, Any] = {
         "backup": {"directory": str(directory), "interval_ms": DAY_MS, "keep": 1}
@@ -118,7 +118,7 @@ async def test_a_broker_makes_checks_and_prunes_backups_by_itself(tmp_path: Path
 
 
 async def test_a_backup_that_would_fill_the_brokers_disk_is_not_made(tmp_path: Path) -> None:
-    """More is to stay free than is free: a backup on this disk would take of it."""
+    """More bytes must stay free than are free, so a backup on this disk is refused."""
     directory = tmp_path / "backups"
     free_bytes = OsDisk(tmp_path).free_bytes()
     settings: dict[str, Any] = {
@@ -279,7 +279,7 @@ def test_a_broker_of_the_same_name_touches_no_backup_of_another_store(tmp_path: 
 
 
 async def test_one_that_is_ended_leaves_nothing_behind(tmp_path: Path) -> None:
-    """The real process, while it waits for a broker that does not answer."""
+    """The real process is ended while it waits for a broker that does not answer."""
     silent = socket.create_server(("127.0.0.1", 0))
     silent.settimeout(WAIT_S)
     left = tmp_path / "b-20200101T000000Z.unfinished"
@@ -288,7 +288,7 @@ async def test_one_that_is_ended_leaves_nothing_behind(tmp_path: Path) -> None:
     job = ScheduledBackups(config, BACKUP_COMMAND, broker="b", now_ms=Clock())
     await job.look(f"127.0.0.1:{silent.getsockname()[1]}")
     asked, _ = await asyncio.to_thread(silent.accept)
-    # As a copy that is under way.
+    # This directory stands for an unfinished copy.
     left.mkdir()
     await job.stop()
     assert not left.exists()

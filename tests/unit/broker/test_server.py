@@ -37,7 +37,7 @@ def heartbeat(client_id: str, *topics: str, group: str = "shop") -> bytes:
 
 
 async def settled(server: Server, count: int) -> None:
-    """Until so many producers are online."""
+    """Wait until this many producers are online."""
     await eventually(lambda: len(server.broker.clients.producers("pay")) == count)
 
 
@@ -191,7 +191,7 @@ async def test_after_a_failed_write_it_says_so_and_stops(
 async def test_who_comes_while_it_stops_is_not_left_hanging(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         host, _, port = server.broker_address.rpartition(":")
-        # Connected by the kernel, and not yet taken in.
+        # The kernel has connected this socket; the broker has not accepted it yet.
         late = await asyncio.to_thread(socket.create_connection, (host, int(port)))
         known = await Peer.to(server.broker_address)
         await known.ask(RequestCode.GET_BROKER_CLUSTER_INFO)
@@ -220,7 +220,7 @@ async def test_a_stop_leaves_no_socket_open_that_was_just_accepted(
             stack.enter_context(client)
             for _ in range(turns):
                 await asyncio.sleep(0)
-        # The other end is closed, not forgotten.
+        # The broker has closed its end.
         with contextlib.suppress(ConnectionResetError):
             assert client.recv(1) == b""
     gc.collect()
@@ -243,4 +243,4 @@ async def test_a_stop_does_not_wait_for_a_peer_that_reads_nothing(
 
 
 async def nothing() -> None:
-    """It is stopped already."""
+    """Replace `stop` of a server that is already stopped."""

@@ -1,4 +1,4 @@
-"""Store time: readings in, store time out."""
+"""Store time, computed from clock readings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from escrowmq.transaction.records import (
 )
 from tests.unit.broker.store_times import DAY, HOUR, MINUTE, SECOND, T0, TEN_YEARS, World
 
-# It advances with the boot clock.
+# Store time advances with the boot clock.
 
 
 def test_store_time_advances_with_the_boot_clock() -> None:
@@ -28,7 +28,7 @@ def test_store_time_advances_with_the_boot_clock() -> None:
 
 def test_a_suspended_machine_leaves_no_gap() -> None:
     world = World()
-    # The boot clock counts it.
+    # The boot clock also counts the time of a suspend.
     world.passes(HOUR)
     assert world.looks() is None
     assert (world.now_ms, world.time.gap) == (T0 + HOUR, Gap.NONE)
@@ -79,7 +79,7 @@ def test_store_time_never_goes_back_and_never_stands_still(
         seen.append((world.boot_ms, world.now_ms))
     for (boot_ms, before_ms), (later_boot_ms, after_ms) in pairwise(seen):
         slowest_ms = (later_boot_ms - boot_ms) * (SLEW - 1) // SLEW
-        # One millisecond may be lost where it stops slewing.
+        # One millisecond may be lost when slewing stops.
         assert after_ms - before_ms >= max(slowest_ms - 1, 0)
 
 
@@ -146,7 +146,7 @@ def test_two_client_hosts_are_witnesses_and_one_is_not_enough() -> None:
     for port_of_one_host in range(3):
         world.time.witness(b"host", world.wall_ms - port_of_one_host, world.wall_ms)
     assert world.looks() is None
-    # One that goes by the old time does not count.
+    # A host that follows the old time is not a witness.
     world.time.witness(b"other", T0, world.wall_ms)
     world.time.witness(b"third", world.wall_ms + GAP_MS, world.wall_ms)
     assert world.looks() is None

@@ -1,4 +1,4 @@
-"""Store time while the wall clock is behind it, and over starts."""
+"""Store time while the wall clock is behind it, and across starts."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def test_nothing_is_deleted_before_it_is_on_record_that_the_wall_clock_went_back
 
 def test_what_was_there_before_the_wall_clock_went_back_lives_longer_by_the_gap() -> None:
     world = World(synchronized=True)
-    # Stored at T0; the kernel was wrong by two hours.
+    # A message is stored at T0. The kernel confirms a time that is two hours ahead.
     world.jumps(2 * HOUR)
     world.passes(2 * HOUR)
     world.jumps(-2 * HOUR)
     assert world.time.gap is Gap.BEHIND
-    # Its true age is two hours, and it looks like four.
+    # The true age is two hours; by store time it is four.
     assert world.deletes_before(2 * HOUR) >= T0
     assert world.deletes_before(3 * HOUR) < T0
 
@@ -56,7 +56,7 @@ def test_nothing_is_kept_for_more_than_its_time_once_more() -> None:
     assert world.deletes_before(3 * DAY) < stored_at_ms
     world.passes(1)
     assert world.deletes_before(3 * DAY) >= stored_at_ms
-    # New ones still age.
+    # New messages still age.
     stored_at_ms = world.now_ms
     world.passes(3 * DAY)
     assert world.deletes_before(3 * DAY) >= stored_at_ms
@@ -84,7 +84,7 @@ def test_a_machine_that_is_off_every_day_still_deletes_what_is_old() -> None:
     world.jumps(-TEN_YEARS)
     for _ in range(3):
         world.passes(DAY)
-        # Off for an hour, which only the wall clock knows.
+        # The machine is off for an hour, which only the wall clock shows.
         world.wall_ms += HOUR
         world.starts_again()
         assert world.looks() is not None
@@ -114,7 +114,7 @@ def test_a_person_who_knows_that_it_is_behind_is_not_alerted_any_more() -> None:
     world.starts_again()
     world.looks()
     assert not world.time.is_doubtful
-    # So is a smaller gap, and a larger one is news.
+    # A smaller gap raises no alert either; a larger one does.
     world.jumps(HOUR)
     assert (world.time.gap, world.time.is_doubtful) == (Gap.BEHIND, False)
     world.jumps(-DAY)

@@ -1,4 +1,4 @@
-"""Over a real socket: what tools ask, and what they are told."""
+"""Over a real socket: requests of stock tools, and their answers."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ async def test_groups_are_shown_with_their_members_and_progress(tmp_path: Path) 
             RequestCode.GET_CONSUME_STATS, ConsumeStatsHeader(consumer_group="shop")
         )
         assert b'"brokerOffset":2,"consumerOffset":1' in progress.body
-        # The other queues too, or what they hold would not count as lag.
+        # Without the other queues, tools would not count their messages as lag.
         assert progress.body.count(b'"queueId"') == 4
         other = ConsumeStatsHeader(consumer_group="shop", topic="other")
         nothing = await peer.ask(RequestCode.GET_CONSUME_STATS, other)

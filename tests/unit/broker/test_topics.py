@@ -1,4 +1,4 @@
-"""Topics: the owner's, the system's, and those that come to be by sending."""
+"""Topics of the owner, of the system, and those that a message makes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ T0 = 1_700_000_000_000
 
 
 class Made(Topics):
-    """Topics whose commands are done at once."""
+    """Topics whose commands are executed at once."""
 
     def __init__(self, engine: MemoryEngine, config: TopicsConfig) -> None:
         super().__init__(engine.core.catalog, config)
@@ -43,7 +43,7 @@ class Made(Topics):
         accepted(self.engine.submit(self.remove(name, by="owner")))
 
     def after(self, ask: Callable[[], Topic]) -> Topic:
-        """What is answered once what it wants is made, as the broker does."""
+        """Return the answer after the command that it needs, as the broker does."""
         try:
             return ask()
         except Wanted as wanted:

@@ -1,4 +1,4 @@
-"""Over a real socket: verdicts obeyed, producers that answer, and alerts."""
+"""Over a real socket: verdicts, answers of producers, and alerts."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def test_an_answer_decides_and_unknown_is_kept_for_the_record(tmp_path: Pa
         peer.tell(END, answering(header, UNKNOWN))
         await eventually(lambda: server.broker.store.log.end > end)
         end = server.broker.store.log.end
-        # Neither a guess nor an UNKNOWN that nobody asked for leaves a record.
+        # Neither an unknown resolution nor an unasked UNKNOWN leaves a record.
         peer.tell(END, answering(header, 3))
         peer.tell(END, ending(await peer.ask(SEND, half("t1"), b"paid"), UNKNOWN))
         assert row(server).state is State.PREPARED
@@ -268,7 +268,7 @@ async def test_status_can_tell_who_waits_for_a_producer(tmp_path: Path) -> None:
         await producer(server, "p")
         assert (asking.online("pay"), asking.online("others")) == (1, 0)
         assert unreachable() == 1
-        # A ledger answers for this one.
+        # A ledger can answer for this transaction.
         held = Prepare(group="others", transaction_id="t4", messages=(message(),), ledger="uuid")
         await server.broker.writer.submit(held)
         assert unreachable() == 1
@@ -278,7 +278,7 @@ async def test_status_can_tell_who_waits_for_a_producer(tmp_path: Path) -> None:
 
 
 class BrokerPort(Calls):
-    """A broker in this process, asked from another thread."""
+    """A broker in this process, called from another thread."""
 
     def __init__(self, server: Server, clock: ManualClock) -> None:
         self._server = server

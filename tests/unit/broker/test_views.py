@@ -1,4 +1,4 @@
-"""The system's topics over a real socket: what tools and pull consumers see of transactions."""
+"""System topics over a real socket: what tools and pull consumers see of transactions."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ async def test_half_messages_stand_in_the_half_topic_whatever_became_of_them(
         assert properties["REAL_QID"] == "1"
         assert properties["__transactionId__"] == "a"
         assert "TRANSACTION_CHECK_TIMES" not in properties
-        # As the producer was told: an id that leads to the same message.
+        # The producer's message id leads to the same message.
         view = ViewMessageHeader(log_offset=found[2].log_offset)
         answer = await peer.ask(RequestCode.VIEW_MESSAGE_BY_ID, view)
         assert decode_many(answer.body) == found[2:]
@@ -145,7 +145,7 @@ async def test_half_messages_that_outlived_their_log_are_still_there(tmp_path: P
         await server._retain()
         assert server.broker.store.log.start > 0
         await outlived(peer)
-    # Made anew from what is left of the log, the table starts after them.
+    # The table is rebuilt from the rest of the log and starts after these rows.
     (tmp_path / "store" / "checkpoint").write_bytes(b"damaged")
     async with serving(tmp_path, store=small) as server:
         assert server.broker.store.table.start > 12
@@ -169,7 +169,7 @@ async def outlived(peer: Peer) -> None:
     assert await at_time(peer, HALF_TOPIC, T0 + 10**12) == 41
 
 
-# The topic of the parked
+# The topic of parked transactions
 
 
 async def test_parked_transactions_stand_in_their_topic_each_time(tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ async def test_parked_transactions_stand_in_their_topic_each_time(tmp_path: Path
         (found,) = await seen(peer, PARKED_TOPIC)
         assert (found.topic, found.queue_id, found.queue_offset) == (PARKED_TOPIC, 0, 0)
         assert (found.body, found.stored_at_ms) == (b"b", T0 + 5_000)
-        # The id with which an operator revives it.
+        # An operator resumes it by this message id.
         assert found.log_offset == int(facts(held)["msgId"][16:], 16)
         properties = parse_properties(found.properties)
         assert (properties["REAL_TOPIC"], properties["TRANSACTION_CHECK_TIMES"]) == ("orders", "1")
@@ -240,7 +240,7 @@ async def test_what_was_lost_with_damaged_bytes_is_passed_over(tmp_path: Path, w
         there = ["a", "b"] if what == "decision" else ["a"]
         assert bodies(await seen(peer, PARKED_TOPIC)) == there
         assert bodies(await seen(peer, HALF_TOPIC)) == (["a"] if what == "half" else ["a", "b"])
-        # Where the time of one is not known, the search stays before it.
+        # A search stops before a parking whose time is unknown.
         assert await at_time(peer, PARKED_TOPIC, 2 * T0) == (1 if what == "parking" else 2)
 
 
@@ -275,7 +275,7 @@ async def test_a_pull_from_a_view_waits_until_there_is_something(
         )
         waiting = asyncio.ensure_future(peer.ask(PULL, header))
         await eventually(lambda: server.broker.pulling.waiting == 1)
-        # Of no concern to any view: it waits on.
+        # No view shows an ordinary message, so the pull keeps waiting.
         await other.ask(SEND, sending(), b"ordinary")
         (held,) = await hold(other, "b")
         await do(server, Park(half_offset=0, reason="why"))

@@ -1,4 +1,4 @@
-"""The one writer: durable before answered, together where it can, decisions before new messages."""
+"""The writer: durable before answered, group commit, and decisions before new messages."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ DEADLINE_S = 20
 
 
 class SlowDisk(FaultyDisk):
-    """A disk whose flushes of the log wait for the test."""
+    """A disk that blocks flushes of the log until the test releases them."""
 
     slow = "commitlog"
 
@@ -52,30 +52,30 @@ class SlowDisk(FaultyDisk):
 
 
 def opened(disk: FaultyDisk, **config: object) -> Store:
-    """A store on this disk."""
+    """Open a store on this disk."""
     store, _ = open_store(disk, StoreConfig(**config), CheckPolicy(), STORE_HOST)  # type: ignore[arg-type]
     return store
 
 
 def prepare(number: int) -> Prepare:
-    """A transaction of one message."""
+    """Return a command that holds a transaction of one message."""
     return Prepare(group="g", transaction_id=f"t{number}", messages=(message(b"m%d" % number),))
 
 
 def commit(half_offset: int) -> End:
-    """Its commit."""
+    """Return a command that commits this transaction."""
     return End(half_offset=half_offset, resolution=Resolution.COMMIT, by="p")
 
 
 async def held(writer: Writer, number: int) -> Held:
-    """Prepare a transaction of one message."""
+    """Hold a transaction of one message."""
     reply = (await writer.submit(prepare(number))).reply
     assert isinstance(reply, Held)
     return reply
 
 
 def log_flushes(disk: FaultyDisk) -> int:
-    """How often the log was flushed so far."""
+    """Return how often the log has been flushed."""
     return sum(
         isinstance(operation, Flush) and operation.path.startswith("commitlog")
         for operation in disk.journal
@@ -83,7 +83,7 @@ def log_flushes(disk: FaultyDisk) -> int:
 
 
 async def in_thread(wait: threading.Event) -> None:
-    """Until a thread gets somewhere."""
+    """Wait until a thread sets this event."""
     assert await asyncio.to_thread(wait.wait, DEADLINE_S)
 
 
@@ -140,7 +140,7 @@ async def test_where_nothing_is_flushed_the_first_are_answered_before_the_last_i
     writer = Writer(store, ManualClock())
     seen: list[int] = []
     for number in range(count := 2 * UNFLUSHED_BATCH_MAX):
-        # From several: one who has much waiting is let in a little at a time.
+        # Four senders, because a heavy one gets only a few commands into each batch.
         writer.put(prepare(number), lambda _: seen.append(store.table.end), number % 4)
     await writer.close()
     assert seen == [UNFLUSHED_BATCH_MAX] * UNFLUSHED_BATCH_MAX + [count] * UNFLUSHED_BATCH_MAX
@@ -164,7 +164,7 @@ async def test_a_full_inbox_slows_new_messages_before_decisions() -> None:
     await in_thread(disk.is_flushing)
     tasks += [asyncio.ensure_future(note(f"half{n}", prepare(200 + n))) for n in range(6)]
     await asyncio.sleep(0)
-    # Two halves are in the inbox and four wait outside; the decisions go past them.
+    # Two half messages are in the inbox and four wait outside. The decisions overtake them.
     tasks += [asyncio.ensure_future(note(f"end{n}", commit(n))) for n in range(4)]
     await asyncio.sleep(0)
     disk.may_flush.set()
@@ -202,7 +202,7 @@ async def test_waiting_bytes_are_bounded() -> None:
     decisions = await asyncio.wait_for(asyncio.gather(*map(writer.submit, big)), DEADLINE_S)
     offsets = [d.reply.queue_offsets[0] for d in decisions if isinstance(d.reply, Appended)]
     assert sorted(offsets) == [0, 1, 2, 3]
-    # No two of them fit in the inbox, so each was a batch of its own.
+    # No two of them fit in the inbox, so each is its own batch.
     assert log_flushes(disk) - before == 4
     await writer.close()
 
@@ -285,7 +285,7 @@ async def test_a_failed_checkpoint_stops_the_store() -> None:
 
 
 class SlowQueues(SlowDisk):
-    """A disk on which checkpoints, not commands, wait for the test."""
+    """A disk that blocks checkpoints, but not commands, until the test releases them."""
 
     slow = "consumequeue"
 
@@ -299,7 +299,7 @@ async def test_work_alone_waits_for_one_checkpoint_not_for_all_that_follow() -> 
     await writer.submit(big)
     end = store.log.end
     seen = asyncio.ensure_future(writer.alone(lambda one: one.checkpointed))
-    # When the checkpoint that is being written ends, the next one is already due.
+    # The next checkpoint is already due when the current one ends.
     await writer.submit(big)
     disk.may_flush.set()
     assert await seen == end

@@ -1,4 +1,4 @@
-"""The writer for whoever cannot wait: it calls back."""
+"""The writer's callback interface, for callers that cannot wait."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def test_who_cannot_wait_is_told_later_or_refused_when_there_is_no_room() 
     assert told == []
     await writer.close()
     replies = [end.reply for end in told if isinstance(end, Decision)]
-    # Decisions go first.
+    # The writer takes decisions first.
     assert [type(reply) for reply in replies] == [Settled, Held, Held]
     with pytest.raises(Unavailable, match="writer_closed"):
         writer.put(prepare(4), told.append)

@@ -1,4 +1,4 @@
-"""Which thread the writer flushes in."""
+"""Which thread flushes for the writer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A broker whose machine has, or had, the wrong time: nothing is lost, nothing comes early."""
+"""A broker whose machine has or had the wrong time: no message is lost or comes early."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ from tests.unit.store.helpers import message
 
 @pytest.fixture(params=[False, True], ids=["nobody vouches", "kernel vouches"])
 def clock(request: pytest.FixtureRequest) -> ManualClock:
-    """One of a machine that is synchronized, and one of a machine that is not."""
+    """Clock of a machine, once synchronized and once not."""
     return ManualClock(T0, synchronized=request.param)
 
 
-# Two hours ahead for one message, and then corrected.
+# The clock is two hours ahead for one message, and then corrected.
 
 
 async def test_no_retry_comes_early_after_a_clock_was_ahead_for_one_message(
@@ -72,7 +72,7 @@ async def test_no_retry_comes_early_after_a_clock_was_ahead_for_one_message(
         await jump(server, clock, -2 * HOUR)
         await give_back(peer, server, "orders", 1)
         for retry in range(1, 4):
-            # However often it looks, while time stands still nothing comes.
+            # While time stands still, the broker releases nothing, however often it looks.
             for _ in range(20):
                 await passes(server, clock)
             assert len(visible(server, *RETRY)) == retry - 1
@@ -165,11 +165,11 @@ async def test_an_absolute_time_of_a_clock_that_nobody_else_has_never_comes_earl
         assert seen(server) == ["at"]
 
 
-# Who vouches.
+# Confirmation of a clock.
 
 
 async def born(server: Server, address: str, at_ms: int, **fields: int) -> None:
-    """A message that comes from there."""
+    """Store a message that comes from this address."""
     host = pack_host(address, 5_000)
     made = msgspec.structs.replace(message(), born_host=host, born_at_ms=at_ms, **fields)
     await server.broker.writer.submit(Append(messages=(made,)))
@@ -186,7 +186,7 @@ async def test_two_client_hosts_vouch_for_a_clock_and_neither_one_nor_this_host(
         now_ms = clock.now_ms()
         for address in ("127.0.0.1", "127.0.0.2", "192.0.2.1", "192.0.2.1"):
             await born(server, address, now_ms)
-        # The time of a retry is when it was first sent; and who goes by the old time says no.
+        # A retry keeps the time of its first send, and a host with the old time is no witness.
         await born(server, "192.0.2.2", now_ms, reconsume_times=1)
         await born(server, "192.0.2.3", T0)
         await server._look_at_clock()
@@ -196,7 +196,7 @@ async def test_two_client_hosts_vouch_for_a_clock_and_neither_one_nor_this_host(
         assert (time.gap, server.broker.clock.now_ms()) == (Gap.NONE, now_ms)
         assert server.broker.store.core.time_moved is not None
         assert server.broker.store.core.time_moved.why == "clients"
-        # It costs nothing again.
+        # The broker no longer examines each batch for witnesses.
         assert server.broker.writer.on_durable == unwatched
 
 
@@ -234,7 +234,7 @@ async def test_a_person_confirms_the_clock(tmp_path: Path) -> None:
         await jump(server, clock, 4 * DAY)
         told = (await ask(peer, OwnCode.STATUS)).header
         assert (told.clock_gap, told.clock_gap_ms) == ("ahead", 4 * DAY * 1_000)
-        # What a person has seen of another gap is no word on this one.
+        # A confirmation of another gap is not valid for this one.
         with pytest.raises(RequestRefused, match="clock_gap_changed"):
             await ask(peer, OwnCode.CONFIRM_CLOCK, header)
         header = ConfirmClockHeader(gap_ms=told.clock_gap_ms, by="ann@ops")
@@ -250,7 +250,7 @@ async def test_a_person_confirms_the_clock(tmp_path: Path) -> None:
         assert (record.why, record.by) == ("person", "ann@ops")
 
 
-# What else goes by store time.
+# Other times that follow store time.
 
 
 @asynccontextmanager

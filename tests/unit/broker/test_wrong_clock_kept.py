@@ -1,4 +1,4 @@
-"""What is kept, deleted and remembered over starts, while a machine has the wrong time."""
+"""Deletion, and state kept across starts, while a machine has the wrong time."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from tests.unit.broker.wire import (
 
 @pytest.fixture(params=[False, True], ids=["nobody vouches", "kernel vouches"])
 def clock(request: pytest.FixtureRequest) -> ManualClock:
-    """One of a machine that is synchronized, and one of a machine that is not."""
+    """Clock of a machine, once synchronized and once not."""
     return ManualClock(T0, synchronized=request.param)
 
 
@@ -60,7 +60,7 @@ async def test_four_days_ahead_during_retention_deletes_nothing_fresh(
         assert kept(server) == count
         await passes(server, clock, seconds=30 * MINUTE)
         await jump(server, clock, -4 * DAY)
-        # They are less than three days old until then.
+        # The messages are less than three days old during these 71 hours.
         for _ in range(71):
             await passes(server, clock, seconds=HOUR)
             await server._retain()
@@ -89,7 +89,7 @@ async def test_a_run_of_retention_stops_when_the_clock_turns_out_to_be_wrong(
     async with serving(tmp_path, clock, store=SMALL) as server:
         peer = await shop(server)
         for number in range(3):
-            # Segments with what is still needed go one by one.
+            # Segments that hold undecided transactions are deleted one by one.
             await ask(peer, OwnCode.HOLD_HALVES, holding(f"t{number}"), [sent()])
             await fill(server, peer)
         count = kept(server)
@@ -121,7 +121,7 @@ async def test_after_a_jump_of_ten_years_new_segments_still_age(
         count = await fill(server, peer)
         await passes(server, clock, seconds=2 * HOUR)
         await jump(server, clock, -TEN_YEARS)
-    # Also over restarts, each of which finds the same gap.
+    # This also holds across restarts, each of which finds the same gap.
     for _ in range(4):
         async with serving(tmp_path, clock, store=SMALL) as server:
             await passes(server, clock, seconds=DAY)

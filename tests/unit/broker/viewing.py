@@ -1,4 +1,4 @@
-"""What the tests of the system's topics share: how a tool asks, and what it sees."""
+"""Helpers for tests of the system topics: requests of a tool, and their results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.unit.broker.wire import (
 )
 
 
-def asking(topic: str, offset: int, **fields: Any) -> PullHeader:  # noqa: ANN401 - as it is
+def asking(topic: str, offset: int, **fields: Any) -> PullHeader:  # noqa: ANN401 - fields of the header
     values: dict[str, Any] = {
         "consumer_group": "tool",
         "topic": topic,
@@ -41,7 +41,7 @@ def asking(topic: str, offset: int, **fields: Any) -> PullHeader:  # noqa: ANN40
 
 
 async def seen(peer: Peer, topic: str, **fields: Any) -> list[StoredMessage]:  # noqa: ANN401
-    """Everything that a pull consumer gets from the first offset on."""
+    """Return all messages that a pull consumer gets from the first offset on."""
     offset = await lowest(peer, topic)
     found: list[StoredMessage] = []
     for _ in range(1_000):
@@ -78,7 +78,7 @@ async def hold(peer: Peer, *keys: str) -> list[Frame]:
 
 
 async def do(server: Server, command: Command) -> None:
-    """Do it; topics that its messages need are made, as a request would."""
+    """Submit a command after making the topics of its messages, as a request would."""
     for one in command.messages if isinstance(command, Prepare | Append) else ():
         await make_topic(server, one.topic, 8)
     decision = await server.broker.writer.submit(command)

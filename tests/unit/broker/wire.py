@@ -34,14 +34,14 @@ from escrowmq.transaction.policy import CheckPolicy
 
 DEADLINE_S = 20
 T0 = 1_700_000_000_000
-#: An eighth of it is a file of each broker.
+#: Small, because each broker allocates an eighth of it as its reserve file.
 FREE_BYTES_MIN = 1024 * 1024
 BACKUP_COMMAND = (sys.executable, "-m", "escrowmq.cli.backup_job")
 LOOPBACK = BrokerConfig(port=0, name_port=0)
 
 
 async def make_topic(server: Server, name: str, queues: int = 1, **fields: int) -> None:
-    """Make a topic, or change it."""
+    """Make or change a topic."""
     broker = server.broker
     counts = {"read_queue_count": queues, "write_queue_count": queues}
     topic = msgspec.convert({"name": name, **counts, **fields}, Topic)
@@ -60,12 +60,12 @@ class Peer:
         self._writer = writer
         self._splitter = FrameSplitter()
         self._opaque = count(1)
-        #: Frames that nobody has asked for yet.
+        #: Received frames that no call has taken yet.
         self.kept: list[Frame] = []
 
     @classmethod
     async def to(cls, address: str) -> Peer:
-        """Connect."""
+        """Connect to a broker."""
         host, _, port = address.rpartition(":")
         peer = cls(*await asyncio.open_connection(host, int(port)))
         _peers.add(peer)
@@ -74,18 +74,18 @@ class Peer:
     async def ask(
         self, code: int, header: Header | None = None, body: bytes = b"", *, is_binary: bool = False
     ) -> Frame:
-        """Send a request and wait for its answer; what comes before it is kept."""
+        """Send a request and return its answer; keep the frames that arrive before it."""
         opaque = next(self._opaque)
         self.write(encode_request(code, opaque, header=header, body=body, is_binary=is_binary))
         return await self.until(lambda frame: frame.is_response and frame.opaque == opaque)
 
     def tell(self, code: int, header: Header | None = None, body: bytes = b"") -> None:
-        """Send a request that nobody answers."""
+        """Send a one-way request."""
         self.write(encode_request(code, 0, header=header, body=body, is_one_way=True))
 
     @property
     def address(self) -> str:
-        """As the broker knows it."""
+        """Address of this peer as the broker sees it."""
         return format_address(*self._writer.get_extra_info("sockname")[:2])
 
     def write(self, data: bytes) -> None:
@@ -93,7 +93,7 @@ class Peer:
         self._writer.write(data)
 
     async def until(self, is_wanted: Callable[[Frame], bool]) -> Frame:
-        """The first frame that is wanted."""
+        """Return the first frame that is wanted."""
         while True:
             for at, frame in enumerate(self.kept):
                 if is_wanted(frame):
@@ -104,13 +104,13 @@ class Peer:
             self.kept += self._splitter.feed(data)
 
     async def read(self, size: int) -> None:
-        """Take bytes that are no frames."""
+        """Read and drop this many bytes."""
         async with asyncio.timeout(DEADLINE_S):
             while size > 0:
                 size -= len(await self._reader.read(min(size, 1024 * 1024)))
 
     async def is_cut(self) -> bool:
-        """Wait until the other side ends it."""
+        """Wait until the broker closes the connection."""
         try:
             while await asyncio.wait_for(self._reader.read(65_536), DEADLINE_S):
                 pass
@@ -119,11 +119,11 @@ class Peer:
         return True
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._writer.close()
 
     async def closed(self) -> None:
-        """Hang up, and wait until that is done."""
+        """Close the connection and wait until it is closed."""
         self._writer.close()
         _peers.discard(self)
         with contextlib.suppress(ConnectionError):
@@ -134,9 +134,9 @@ class Peer:
 async def serving(
     data: Path,
     clock: ManualClock | None = None,
-    **changes: Any,  # noqa: ANN401 - settings
+    **changes: Any,  # noqa: ANN401 - fields of config sections
 ) -> AsyncIterator[Server]:
-    """A broker; fields of its sections as keyword arguments."""
+    """Run a broker; keyword arguments change fields of its config sections."""
     sections: dict[str, Any] = {
         "broker": LOOPBACK,
         "store": StoreConfig(free_bytes_min=FREE_BYTES_MIN),
@@ -160,16 +160,16 @@ async def serving(
 
 
 def clock_of(server: Server) -> ManualClock:
-    """The clock of the machine that it runs on."""
+    """Return the clock of the broker's machine."""
     clock = server._clock
     assert isinstance(clock, ManualClock)
     return clock
 
 
 async def eventually(is_so: Callable[[], object]) -> None:
-    """Wait for something that happens by itself."""
+    """Wait until the condition holds."""
     async with asyncio.timeout(DEADLINE_S):
-        while not is_so():  # noqa: ASYNC110 - nobody sets an event for a test
+        while not is_so():  # noqa: ASYNC110 - the broker sets no event for tests
             await asyncio.sleep(0.001)
 
 
@@ -178,7 +178,7 @@ def sending(
     properties: dict[str, str] | None = None,
     **fields: Any,  # noqa: ANN401 - fields of the header
 ) -> SendHeader:
-    """The header of a message as a stock client sends it."""
+    """Return the header of a message as a stock client sends it."""
     text = "".join(f"{name}\x01{value}\x02" for name, value in (properties or {}).items())
     values: dict[str, Any] = {
         "producer_group": "pay",
@@ -196,14 +196,14 @@ def sending(
 
 
 def half(key: str, **properties: str) -> SendHeader:
-    """The header of a half message."""
+    """Return the header of a half message."""
     return sending(
         properties={"UNIQ_KEY": key, "TRAN_MSG": "true", "PGROUP": "pay", **properties}, sys_flag=4
     )
 
 
 def ending(answer: Frame, bits: int, **fields: Any) -> EndTransactionHeader:  # noqa: ANN401
-    """The end of a half message that was acknowledged so."""
+    """Return the request that ends a half message with this answer."""
     sent = facts(answer)
     values: dict[str, Any] = {
         "topic": "orders",
@@ -218,12 +218,12 @@ def ending(answer: Frame, bits: int, **fields: Any) -> EndTransactionHeader:  # 
 
 
 def facts(answer: Frame) -> dict[str, str]:
-    """The fields of an answer."""
+    """Return the fields of an answer."""
     return read_fields(answer.ext)
 
 
 def visible(server: Server, topic: str = "orders", queue_id: int = 1) -> list[StoredMessage]:
-    """What consumers of a queue can see."""
+    """Return the messages that consumers of a queue can see."""
     pulled = server.broker.reader.pull(topic, queue_id, 0, count_max=1_000, bytes_max=2**24)
     return [decode(one) for one in pulled.messages] if pulled.status is Status.FOUND else []
 
