@@ -95,7 +95,7 @@ async def test_the_async_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             async_worker.create_worker(broker.address, engine, told),
         ):
             await eventually(lambda: len(broker.dead_letters("shipping")) == 1)
-            # The first delivery finds the warehouse closed, and the broker retries it later.
+            # The first delivery finds the warehouse closed. The broker retries it a minute later.
             async with asyncio.timeout(20):
                 while await shipped() != [1]:
                     await asyncio.to_thread(broker.advance, seconds=60)

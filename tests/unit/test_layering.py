@@ -166,10 +166,10 @@ def test_the_broker_reads_the_machines_clock_in_one_place() -> None:
         ("import escrowmq.store.config", "escrowmq.store.config"),
         ("from escrowmq import store", "escrowmq.store"),
         ("from escrowmq.store import disk", "escrowmq.store.disk"),
-        # Relative, from escrowmq.model.errors.
+        # Relative imports in escrowmq.model.errors.
         ("from ..store import disk", "escrowmq.store.disk"),
         ("from . import clock", "escrowmq.model.clock"),
-        # Hidden in a function, behind a guard, or behind a call.
+        # Imports in a function, behind a guard, or by a call.
         ("def f():\n    import escrowmq.store", "escrowmq.store"),
         ("if TYPE_CHECKING:\n    import escrowmq.store", "escrowmq.store"),
         ("importlib.import_module('escrowmq.store')", "escrowmq.store"),

@@ -137,7 +137,7 @@ def is_gone(pid: int, deadline_s: float = DEADLINE_S) -> bool:
 def children_of(pid: int) -> list[int]:
     """Return the process ids of all descendants."""
     found = []
-    # A thread or a process may end while we look.
+    # A thread or a process may end during the search.
     with suppress(FileNotFoundError):
         for task in Path(f"/proc/{pid}/task").iterdir():
             with suppress(FileNotFoundError, ProcessLookupError):

@@ -120,7 +120,7 @@ def test_only_who_steps_back_far_may_starve(settings: dict[str, Any], *, may_it:
 
 def test_a_broker_that_cannot_be_started_is_said_at_once(tmp_path: Path) -> None:
     with (
-        serving(tmp_path),  # Another broker holds the store's lock.
+        serving(tmp_path),  # Another broker holds the lock.
         family("--data-dir", str(tmp_path), *ANY_PORT, module=MODULE) as up,
     ):
         up.line("broker    cannot be started, exit code 5")

@@ -15,7 +15,7 @@ from escrowmq.pipeline.service.telemetry import Facts, Telemetry
 from escrowmq.testing.in_process import InProcessBroker
 
 DEADLINE_S = 20.0
-#: Long enough that nothing in a test waits for it.
+#: Longer than any test runs.
 NEVER_MS = 3_600_000
 
 

@@ -1,4 +1,4 @@
-"""Asking brokers about their queues."""
+"""Requests to brokers about their queues."""
 
 from __future__ import annotations
 
