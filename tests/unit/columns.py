@@ -1,4 +1,4 @@
-"""The same messages by the column, as the broker makes them of large requests."""
+"""Messages in columns, as the broker builds them from large requests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from escrowmq.protocol.properties import tags_code
 def columns_of(
     messages: Sequence[Message], added: Mapping[tuple[str, int], bytes] | None = None
 ) -> MessageColumns:
-    """The same messages; what is ``added`` to the properties is the queue's."""
+    """Return the messages in columns; ``added`` holds extra properties for each queue."""
     queues = list(dict.fromkeys((one.topic, one.queue_id) for one in messages))
     return MessageColumns(
         queues=tuple(QueueOfColumns(*queue, (added or {}).get(queue, b"")) for queue in queues),
@@ -35,6 +35,6 @@ def columns_of(
 
 
 def slices(values: list[bytes]) -> Slices:
-    """In the middle of something else."""
+    """Return slices of a buffer that has other bytes before and after the values."""
     ends = np.cumsum([3, *map(len, values)])
     return Slices(b"...%b..." % b"".join(values), ends)

@@ -1,4 +1,4 @@
-"""The events that a test's log holds."""
+"""Access to the events in a test's log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of the repository itself share: where its files are, and how to read them."""
+"""Helpers that find and read files, for the tests of the repository itself."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def parse(path: Path) -> ast.Module:
 
 
 def imported(tree: ast.Module, module: str) -> Iterator[str]:
-    """Full names of all that is imported: in functions, under TYPE_CHECKING, by import_module."""
+    """Yield full names of all imports, also in functions, TYPE_CHECKING and import_module calls."""
     package = module.rpartition(".")[0]
     for node in ast.walk(tree):
         match node:
@@ -80,7 +80,7 @@ def blocks(page: Path) -> Iterator[Block]:
 
 
 def prose(page: Path) -> str:
-    """The page without its fenced blocks."""
+    """Return the page without its fenced blocks."""
     return _FENCE.sub("", page.read_text(encoding="utf-8"))
 
 

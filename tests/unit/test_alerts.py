@@ -1,4 +1,4 @@
-"""The examples' alert rules and dashboard are about metrics that exist."""
+"""The alert rules and the dashboard of the examples use metrics that exist."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.unit.repository import ROOT
 
 TEXT = (ROOT / "examples/prometheus/alerts.yml").read_text(encoding="utf-8")
 RULES = re.split(r"\n      - alert: ", TEXT)[1:]
-#: What Prometheus itself adds, about the scrape.
+#: Metrics that Prometheus itself adds about the scrape.
 OF_PROMETHEUS = {"up"}
 
 

@@ -1,4 +1,4 @@
-"""What the page about clusters says was proven names tests that there are."""
+"""The tests that the page about clusters names as proof exist."""
 
 from __future__ import annotations
 

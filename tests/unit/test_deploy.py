@@ -1,6 +1,7 @@
-"""The systemd unit and the container file of the examples: parsed, verified and run.
+"""Parse, verify and run the systemd unit and the container file of the examples.
 
-There is no container engine here: the container's command is run as its user, with its signal.
+No container engine is needed: the tests run the container's command as its user and send its
+stop signal.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from tests.unit.repository import ROOT
 
 UNIT = ROOT / "examples/deploy/escrowmq.service"
 CONTAINER = ROOT / "examples/deploy/Containerfile"
-#: That of the container file; the unit's has one of its own on each machine.
+#: User id in the container file. The unit's user has a different id on each machine.
 UID = 10_001
 WAIT_S = 60
-#: Another user, who may read every file, because our Python may be in a home; and nothing else.
+#: The user's only capability: it may read every file, because Python may be in a home directory.
 READS = "-all,+dac_read_search"
 AS_USER = (
     *("setpriv", f"--reuid={UID}", f"--regid={UID}", "--clear-groups", "--no-new-privs"),
@@ -38,7 +39,7 @@ ANY_PORT = ("--port", "0", "--name-port", "0")
 
 
 def unit() -> dict[str, dict[str, list[str]]]:
-    """Sections, keys and their values; a key may be repeated."""
+    """Return the unit's sections with their keys and values; a key may be repeated."""
     found: dict[str, dict[str, list[str]]] = {}
     section: dict[str, list[str]] = {}
     for line in UNIT.read_text(encoding="utf-8").splitlines():
@@ -51,7 +52,7 @@ def unit() -> dict[str, dict[str, list[str]]]:
 
 
 def instructions() -> dict[str, list[str]]:
-    """The container file's instructions, with continued lines joined."""
+    """Return the container file's instructions, with continued lines joined."""
     text = CONTAINER.read_text(encoding="utf-8").replace("\\\n", " ")
     found: dict[str, list[str]] = {}
     for line in text.splitlines():
@@ -67,11 +68,11 @@ def exec_form(text: str) -> list[str]:
 
 
 def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
-    """With a program where the unit expects it, systemd has nothing to complain of."""
+    """systemd reports no problem if the unit's program exists."""
     program = shutil.which("systemd-analyze")
     text = UNIT.read_text(encoding="utf-8")
     if program is None:
-        # Where there is no systemd, at least its keys are looked at, below.
+        # Without systemd, the tests below still check the unit's keys.
         assert "ExecStart=" in text
         return
     copy = tmp_path / UNIT.name
@@ -86,7 +87,7 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
 def test_the_unit_stops_it_in_order_and_restarts_only_what_may_succeed() -> None:
     service = unit()["Service"]
     assert service["KillMode"] == ["mixed"]
-    # SIGTERM is systemd's own signal, and `up` takes it.
+    # systemd sends SIGTERM by default, and `up` handles it.
     assert "KillSignal" not in service
     refused = {EXITS[kind] for kind in (RequestRefused, StoreCorrupt, StoreUnusable)}
     assert set(map(int, service["RestartPreventExitStatus"][0].split())) == refused
@@ -97,7 +98,7 @@ def test_the_unit_stops_it_in_order_and_restarts_only_what_may_succeed() -> None
 
 
 def as_user(command: list[str], data: Path, home: Path) -> subprocess.Popen[str]:
-    """Run it as the service's user would be: no privilege, no terminal, its umask."""
+    """Run the command as an unprivileged user, with the service's umask and no terminal."""
     is_root = os.geteuid() == 0
     if is_root:
         os.chown(data, UID, UID)
@@ -115,11 +116,11 @@ def as_user(command: list[str], data: Path, home: Path) -> subprocess.Popen[str]
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """A directory that another user can reach; pytest's own is private."""
+    """Yield a directory that another user can reach, because pytest's own is private."""
     import tempfile
 
     with tempfile.TemporaryDirectory(prefix="escrowmq-deploy-") as folder:
-        os.chmod(folder, 0o755)  # noqa: PTH101 - its user must reach it
+        os.chmod(folder, 0o755)  # noqa: PTH101 - the service's user must reach it
         data = Path(folder) / "data"
         data.mkdir(mode=0o750)
         yield data
@@ -144,7 +145,7 @@ def running(command: list[str], data: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def up_command(arguments: list[str], data: Path) -> list[str]:
-    """The command with a stand-in for Spark, on any port, with its data here."""
+    """Return the command with a stand-in for the pipeline, any free ports and this data."""
     replaced = [
         str(data) if word.startswith(("/var/lib/", "/data")) else word for word in arguments
     ]
@@ -152,7 +153,7 @@ def up_command(arguments: list[str], data: Path) -> list[str]:
 
 
 def check_private(data: Path) -> None:
-    """All of it belongs to the user, and others can read nothing."""
+    """Check that the user owns every file, and that others cannot access any."""
     owner = UID if os.geteuid() == 0 else os.geteuid()
     for path in data.rglob("*"):
         found = path.lstat()
@@ -166,7 +167,7 @@ def test_the_units_command_runs_as_its_user_and_ends_by_signals(
 ) -> None:
     program, command, *arguments = shlex.split(unit()["Service"]["ExecStart"][0])
     assert (Path(program).name, command) == ("escrowmq", "up")
-    # The settings file is the operator's.
+    # The operator provides the settings file.
     config = place.parent / "escrowmq.toml"
     config.write_text("[store]\nretention_ms = 259200000\n", encoding="utf-8")
     config.chmod(0o644)
@@ -211,7 +212,7 @@ def test_a_data_directory_of_another_user_is_refused_in_one_line(place: Path) ->
     if os.geteuid() != 0:
         place.chmod(0o500)
     command = [sys.executable, "-m", "escrowmq.cli.main", "serve", "--data-dir"]
-    # The directory around it belongs to root, or cannot be written.
+    # The parent directory belongs to root, or the directory itself is read-only.
     target = place.parent / "other" if os.geteuid() == 0 else place
     process = as_user([*command, str(target), *ANY_PORT], place, place)
     _, errors = process.communicate(timeout=WAIT_S)

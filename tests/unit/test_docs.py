@@ -1,11 +1,11 @@
-"""What the pages show is run, so that it stays true.
+"""Run the code blocks of the pages, so that they stay true.
 
-By the kind of a fenced block: ``python`` is executed; ``toml`` is loaded as config and left as
-escrowmq.toml for the blocks after it; in ``console`` and ``sh`` each line after ``$`` that calls
-escrowmq is run, and its output compared if some is shown (a line ``...`` stands for any lines);
-what asks a broker gets one of its own, with nothing in it but what the page sends; what would run
-for ever is only asked for its help; a make line must name targets that exist.  ``json``
-must be JSON, and ``py``, a sketch, must be Python.  ``text`` and ``mermaid`` are only looked at.
+The kind of a fenced block says how it is tested. ``python`` is executed. ``toml`` is loaded as
+config and left as escrowmq.toml for later blocks. In ``console`` and ``sh``, each escrowmq command
+after ``$`` is run, and its output is compared with the output shown (a line ``...`` stands for any
+lines). Commands that ask a broker get one with only the messages that the page sends. Commands
+that run forever are only asked for their help. A make line must name existing targets. ``json``
+must be JSON, and ``py``, a sketch, must be Python. ``text`` and ``mermaid`` are not run.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ NOT_RUN = {"git", "pip", "cd"}
 ASKING = {"group", "message", "status", "topic", "txn"}
 LASTING = {"pipeline", "serve", "up"}
 
-#: Their Python is run by tests/spark, which has a session for it.
+#: tests/spark runs the Python of these pages, because it has a Spark session.
 SPARK_PAGES = [page for page in pages() if page.name.startswith(("spark", "lake"))]
 RUN_PAGES = [page for page in pages() if page.name == "README.md" or "docs" in page.parts]
 RUN_PAGES = [page for page in RUN_PAGES if list(blocks(page)) and page not in SPARK_PAGES]
@@ -82,7 +82,7 @@ def test_sketches_are_at_least_python(page: Path) -> None:
 
 def try_block(block: Block, folder: Path) -> None:
     if needs_spark(block):
-        return  # Run by tests/spark.
+        return  # tests/spark runs it.
     if block.kind == "python":
         done = run([sys.executable, "-c", block.body], folder)
         assert done.returncode == 0, f"{block}\n{done.stdout}"
@@ -102,18 +102,18 @@ def try_block(block: Block, folder: Path) -> None:
 
 
 def asks(block: Block) -> bool:
-    """Whether it has a command that asks a broker."""
+    """Return whether the block has a command that asks a broker."""
     asking = re.compile(rf"^\$ escrowmq ({'|'.join(ASKING)})\b", re.MULTILINE)
     return block.kind in SHELL and asking.search(block.body) is not None
 
 
 def needs_spark(block: Block) -> bool:
-    """Whether it uses a session that it does not make."""
+    """Return whether the block uses a Spark session that it does not create."""
     return block.kind == "python" and re.search(r"\bspark\.", block.body) is not None
 
 
 def commands(block: Block) -> Iterator[tuple[str, str]]:
-    """Each command of a shell block with the output shown under it."""
+    """Yield each command of a shell block with the output shown under it."""
     assert block.body.startswith("$ "), f"{block}: a command starts with $"
     for part in re.split(r"^\$ ", block.body, flags=re.MULTILINE)[1:]:
         command, _, shown = part.partition("\n")
@@ -130,7 +130,7 @@ def try_command(block: Block, command: str, shown: str, folder: Path) -> None:
         named = [word for word in words[1:] if "=" not in word]
         assert set(named) <= make_targets(), f"{block}: {command}"
     elif words[:2] == ["escrowmq", "demo"]:
-        return  # Two minutes of Spark: tests/package/test_demo.py holds it against a run.
+        return  # Needs two minutes of Spark; tests/package/test_demo.py compares it with a run.
     elif words[0] == "escrowmq":
         words += ["--help"] if words[1] in LASTING else []
         done = run([sys.executable, "-m", "escrowmq.cli.main", *words[1:]], folder, environ)
@@ -240,20 +240,21 @@ def test_the_errors_page_lists_exactly_the_errors_that_are_raised() -> None:
 
 
 DOCUMENTS = ("group", "setting", "topic")
-#: Codes that are made of parts, and what they can become.
+#: Error codes that are built from parts, and their possible values.
 FAMILIES = {
     "f'already_{half.state.label}'": ["already_committed", "already_parked", "already_rolled_back"],
     "f'{table}_limit'": [f"{kind}s_limit" for kind in DOCUMENTS],
     "f'bad_{what}'": [f"bad_{kind}" for kind in DOCUMENTS],
     "f'{what}_too_large'": [f"{kind}_too_large" for kind in DOCUMENTS],
 }
-#: ``refuse`` passes its code on: its callers are looked at instead.  A broker's refusal keeps its.
+#: ``refuse`` gets its code from its callers, so they are checked instead. A broker's refusal keeps
+#: its code.
 REFUSALS = {"refuse": "RequestRefused"}
 PASSED_ON = {"code", "refused.code", "row.refused"}
 
 
 def raised() -> set[tuple[str, str]]:
-    """Each (code, class) of which the source makes an error or a refusal."""
+    """Return each (code, class) of the errors and refusals that the source creates."""
     trees = [parse(path) for path in modules("src")]
     kinds = {kind: kind for kind in error_classes(trees)} | REFUSALS
     return {
@@ -267,7 +268,7 @@ def raised() -> set[tuple[str, str]]:
 
 
 def made(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
-    """A class and the code it is made with: in a call, or in a table of errors to be."""
+    """Yield a class and its code, from a call or from a table of errors."""
     match node:
         case ast.Call(args=[first, *_]):
             yield called(node), first

@@ -1,4 +1,4 @@
-"""Each example is run, and does what it says."""
+"""Each example runs and does what it says."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def test_the_order_service(tmp_path: Path) -> None:
         async with httpx.AsyncClient(transport=transport, base_url="http://shop") as client:
             made = await client.post("/orders")
             assert (made.status_code, made.json()) == (201, {"id": 1})
-            # Paid twice by an impatient customer, and for an order that is not there.
+            # Order 1 is paid twice, and order 2 does not exist.
             paid = [await client.post(f"/orders/{number}/pay") for number in (1, 1, 2)]
         assert [answer.status_code for answer in paid] == [200, 200, 404]
         assert [one.body for one in broker.messages("order-created")] == [b"1"]
@@ -95,7 +95,7 @@ async def test_the_async_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             async_worker.create_worker(broker.address, engine, told),
         ):
             await eventually(lambda: len(broker.dead_letters("shipping")) == 1)
-            # The first finds the warehouse closed and comes again a minute later.
+            # The first delivery finds the warehouse closed. The broker retries it a minute later.
             async with asyncio.timeout(20):
                 while await shipped() != [1]:
                     await asyncio.to_thread(broker.advance, seconds=60)

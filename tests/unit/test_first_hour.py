@@ -1,4 +1,4 @@
-"""The parts of ``make first-hour`` that need no network; tests do not run the rest of it."""
+"""The parts of ``make first-hour`` that need no network. Tests do not run the rest of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables for people who come from RocketMQ: every request, command and setting exists."""
+"""Every request, command and setting in the tables for RocketMQ users exists."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PAGE = ROOT / "docs/guide/from-rocketmq.md"
 
 
 def commands() -> set[str]:
-    """Every command of ours, as it is typed."""
+    """Return every escrowmq command as a user types it."""
     found = set()
     for name, entry in COMMANDS.items():
         loaded = entry.load()
@@ -40,7 +40,7 @@ def settings() -> set[str]:
 
 
 def rendered() -> str:
-    """The three tables of the page."""
+    """Return the three tables of the page."""
     lines = ["| `mqadmin` | Works | Ours | Note |", "|---|---|---|---|"]
     for one in TABLE["command"]:
         ours = f"`escrowmq {one['ours']}`" if "ours" in one else "-"
@@ -66,7 +66,7 @@ async def test_the_broker_answers_every_request_of_a_command_that_works(tmp_path
         codes = {RequestCode[name] for name in one["requests"]}
         assert codes or not one["works"], one
         assert codes <= answered, one
-    # And nothing is left out: a request for tools that the broker answers has a row.
+    # Every request of tools that the broker answers has a row.
     rows = (*TABLE["command"], *TABLE["api"])
     named = {RequestCode[name] for one in rows for name in one["requests"]}
     assert {
@@ -74,7 +74,7 @@ async def test_the_broker_answers_every_request_of_a_command_that_works(tmp_path
     } <= NOT_OF_TOOLS
 
 
-#: Requests of clients, and of tools that no common command stands for.
+#: Requests of clients, and of tools that no common command uses.
 NOT_OF_TOOLS = {
     "SEND_MESSAGE",
     "SEND_BATCH_MESSAGE",
@@ -133,7 +133,7 @@ def test_every_command_of_mqadmin_has_a_row() -> None:
     assert rows == {*MQADMIN_5.split(), *MQADMIN_4.split()}
 
 
-#: What mqadmin of RocketMQ 5.3.3 lists when it is run without a command.
+#: Commands that mqadmin of RocketMQ 5.3.3 lists when it is run without a command.
 MQADMIN_5 = """
 updateTopic updateTopicList deleteTopic updateSubGroup updateSubGroupList setConsumeMode
 deleteSubGroup updateBrokerConfig updateTopicPerm topicRoute topicStatus topicClusterList

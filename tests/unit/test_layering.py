@@ -1,4 +1,4 @@
-"""Imports go one way.  Think hard before you change a table here: an ADR goes with it."""
+"""Imports go one way. Every change of a table here needs an ADR."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from tests.unit.repository import PACKAGE, imported, modules, parse, relative
 
 MAY_IMPORT: dict[str, set[str]] = {
-    # The package itself gives its users' names, from where they are.
+    # The package re-exports the names that users import.
     "__init__": {"client", "model"},
     "model": set(),
     "transaction": {"model"},
@@ -19,15 +19,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     "store": {"model", "transaction", "protocol"},
     "broker": {"model", "transaction", "protocol", "store"},
     "client": {"model", "protocol"},
-    # Its tasks take the log apart as the store laid it out, so that the broker need not.
+    # Its tasks decode log records by the store's layout, which saves the broker that work.
     "pipeline": {"client", "store", "transaction", "protocol", "model"},
-    # Short names of what users import from the pipeline.
+    # Short names for parts of the pipeline that users import.
     "spark": {"pipeline"},
     "lake": {"pipeline"},
-    # Not in the package: where Spark looks for data sources.
+    # A module beside the package, where Spark looks for data sources.
     "pyspark_escrowmq": {"pipeline"},
     "console": {"client", "model"},
-    # The order scenario, as its users would write it.
+    # The order scenario, written as a user would write it.
     "demo": {"client", "model", "pipeline"},
     "cli": {
         "demo",
@@ -44,7 +44,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "testing": {"model", "transaction", "protocol", "store", "broker", "client", "pipeline"},
 }
 
-#: The same within the pipeline, among its folders and the modules beside them.
+#: The same for the folders and modules of the pipeline.
 PIPELINE_MAY_IMPORT: dict[str, set[str]] = {
     "__init__": set(),
     "priority": set(),
@@ -93,7 +93,7 @@ def module_name(path: Path) -> str:
 
 
 def part_of(name: str, whole: str) -> str | None:
-    """The part of the ``whole`` that a full name belongs to; None if it belongs to none."""
+    """Return the part of the ``whole`` that a full name belongs to, or None."""
     before, _, rest = name.partition(f"{whole}.")
     return rest.partition(".")[0] if rest and not before else None
 
@@ -149,14 +149,14 @@ def test_pure_packages_do_not_touch_the_outside_world(package: str) -> None:
 
 
 def test_the_broker_reads_the_machines_clock_in_one_place() -> None:
-    """All else goes by store time, or by the monotonic clock."""
+    """All other code uses store time or the monotonic clock."""
     wall = re.compile(r"time\.time\(|time_ns\(|\b_clock\.now_ms\(|SystemClock")
     readers = {
         path.name
         for path in (PACKAGE / "broker").glob("*.py")
         if wall.search(path.read_text(encoding="utf-8"))
     }
-    # The clock of these two tells store time.
+    # The clock in releasing.py and writer.py returns store time.
     assert readers == {"broker_clock.py", "releasing.py", "writer.py"}
 
 
@@ -166,10 +166,10 @@ def test_the_broker_reads_the_machines_clock_in_one_place() -> None:
         ("import escrowmq.store.config", "escrowmq.store.config"),
         ("from escrowmq import store", "escrowmq.store"),
         ("from escrowmq.store import disk", "escrowmq.store.disk"),
-        # Relative, from escrowmq.model.errors.
+        # Relative imports in escrowmq.model.errors.
         ("from ..store import disk", "escrowmq.store.disk"),
         ("from . import clock", "escrowmq.model.clock"),
-        # Hidden in a function, behind a guard, or behind a call.
+        # Imports in a function, behind a guard, or by a call.
         ("def f():\n    import escrowmq.store", "escrowmq.store"),
         ("if TYPE_CHECKING:\n    import escrowmq.store", "escrowmq.store"),
         ("importlib.import_module('escrowmq.store')", "escrowmq.store"),

@@ -1,4 +1,4 @@
-"""Every event that EscrowMQ logs carries its facts in its text, whatever formats it."""
+"""Every event that EscrowMQ logs has its facts in its text, with any formatter."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.unit.repository import modules, parse, relative
 
 LEVELS = {"debug", "info", "warning", "error", "exception", "critical", "log"}
 
-#: Modules that use the library by its own name, each with the reason.
+#: Modules that use ``logging`` directly, each with the reason.
 PLAIN_LOGGING = {
     "src/escrowmq/cli/log_lines.py": "sets up the log of a command",
     "src/escrowmq/cli/main.py": "keeps commands quiet unless they set a log up",
@@ -25,7 +25,7 @@ PLAIN_LOGGING = {
 
 
 def logging_calls() -> Iterator[tuple[Path, ast.Call]]:
-    """Every call of a method of ``log`` in the source."""
+    """Yield every call of a logging method of ``log`` in the source."""
     for path in modules("src"):
         for node in ast.walk(parse(path)):
             match node:
@@ -42,7 +42,7 @@ def extra_of(call: ast.Call) -> ast.expr | None:
 
 
 def names_of(extra: ast.expr) -> list[str]:
-    """The facts that a call names itself; those in ``**facts`` are not known here."""
+    """Return the facts that a call names itself, without those in ``**facts``."""
     keys = extra.keys if isinstance(extra, ast.Dict) else []
     return [str(key.value) for key in keys if isinstance(key, ast.Constant)]
 

@@ -1,4 +1,4 @@
-"""The wheel holds the product with its types, and the examples of deploying fit it."""
+"""The wheel contains the product and its types, and the deployment examples match it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DEPLOY = ROOT / "examples" / "deploy"
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make sdist and wheel by the build tools of the lock, so that no network is needed."""
+    """Build sdist and wheel with the locked build tools, so that no network is needed."""
     folder = tmp_path_factory.mktemp("dist")
     words = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
@@ -74,7 +74,7 @@ def test_what_the_index_tells_of_it_is_true(built: Path) -> None:
     needed = [need for need in told.get_all("Requires-Dist", []) if "extra ==" not in need]
     heavy = re.compile(r"pyspark|sqlalchemy|pandas|pytest", re.IGNORECASE)
     assert [need for need in needed if heavy.match(need)] == []
-    # No address of the project is known, and none is made up.
+    # The project has no known address, so the metadata names none.
     assert told.get_all("Project-URL") is None
 
 

@@ -1,4 +1,4 @@
-"""The documentation's site is built as users get it, and every warning is an error."""
+"""The documentation site builds as users get it. Every warning is an error."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", folder],
         cwd=ROOT,
-        # Else the theme tells of its successor.
+        # Otherwise the theme warns about its successor.
         env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -37,7 +37,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Reader(HTMLParser):
-    """What a page loads, and its running text by paragraphs."""
+    """Parser that collects the files a page loads and the text of its paragraphs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ def test_the_site_is_whole_and_loads_nothing_from_a_network(site: Path) -> None:
 
 
 def test_lists_are_lists_on_the_site_too(site: Path) -> None:
-    """Without an empty line before it, the site's Markdown takes a list for running text."""
+    """Without an empty line before it, the site's Markdown renders a list as plain text."""
     swallowed = [
         f"{page.relative_to(site)}: {paragraph[:60]}"
         for page in sorted(site.rglob("*.html"))
@@ -96,7 +96,7 @@ def test_a_link_to_a_test_leads_to_it_on_the_site(site: Path) -> None:
 
 
 def test_each_yes_of_ours_in_the_comparison_links_to_its_proof() -> None:
-    """That the named test exists is seen to by the test of all links, in test_tidy.py."""
+    """The test of all links in test_tidy.py checks that the named test exists."""
     rows = [line.split("|") for line in prose(COMPARISON).splitlines() if line.startswith("| ")]
     ours = {row[1].strip(): row[2].strip() for row in rows[1:]}
     assert len(ours) > 20

@@ -1,4 +1,4 @@
-"""Style that ruff cannot see."""
+"""Style rules that ruff cannot check."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PIPELINE_MODULE_LINES_MAX = 250
 FUNCTION_LINES_MAX = 70
 ADR_WORDS_MAX = 600
 
-#: Modules that may be longer, each with the reason.
+#: Modules that may exceed the line limit, each with the reason.
 LONG_MODULES: dict[str, str] = {
     "src/escrowmq/transaction/records.py": "every record of the log, one short class each",
     "src/escrowmq/store/state_table.py": "one adapter of one port; its parts are modules already",
@@ -37,7 +37,7 @@ LONG_MODULES: dict[str, str] = {
     "tests/unit/store/test_meta.py": "one file, all of its promises",
 }
 
-#: Folders with tests that plain pytest leaves out, each with the reason.
+#: Folders whose tests plain pytest does not run, each with the reason.
 NOT_BY_DEFAULT: dict[str, str] = {
     "tests/cluster": "a Spark cluster of processes needs minutes",
     "tests/interop": "stock clients need a JDK, Maven, Go and minutes",
@@ -107,7 +107,7 @@ def comments(path: Path) -> Iterator[tokenize.TokenInfo]:
 
 
 def test_no_test_patches_the_core_the_codecs_or_the_store() -> None:
-    """Their doubles are public classes in escrowmq.testing, which users have as well."""
+    """Tests use the doubles in escrowmq.testing, which are public classes for users as well."""
     guarded = tuple(f"escrowmq.{part}" for part in ("transaction", "protocol", "store"))
     found = [
         relative(path)
@@ -177,7 +177,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def anchors(page: Path) -> set[str]:
-    """Headings of a page; of a module its functions, which the site has as headings."""
+    """Return the anchors of a page: its headings, or the functions of a module."""
     if page.suffix == ".py":
         return {node.name for node in parse(page).body if isinstance(node, FUNCTION)}
     titles = [title for level in range(1, 5) for title in headings(page, level)]
@@ -221,7 +221,7 @@ def test_cited_decisions_exist() -> None:
 
 
 def test_committed_files_name_no_machine_and_no_package_index() -> None:
-    """The lock files are for every machine."""
+    """The lock files must work on every machine."""
     for path in sorted((ROOT / "requirements").glob("*.txt")):
         text = path.read_text(encoding="utf-8")
         assert not re.search(

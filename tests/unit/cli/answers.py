@@ -1,4 +1,4 @@
-"""Answers that no broker of these tests gives by itself."""
+"""Broker answers that the brokers of these tests do not give by themselves."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ POLICY: dict[str, Any] = {
 
 
 def answered(**known: object) -> StatusAnswer:
-    """What STATUS says: nothing happened so far, except for what is given."""
+    """Answer to STATUS with every field 0 or empty, except for the given ones."""
     own = set(StatusAnswer.__struct_fields__) - set(OwnAnswer.__struct_fields__) - TEXTS
     fields: dict[str, Any] = dict.fromkeys(own, 0) | dict.fromkeys(TEXTS, "") | POLICY
     return StatusAnswer(**{**fields, "now_ms": 1_000_000, **known})

@@ -1,8 +1,8 @@
-"""A parent with children, as processes, for the tests of supervision.
+"""A parent process with child processes, for the tests of supervision.
 
     python -m tests.unit.cli.family KIND...
 
-Each KIND is a child; the parent prints what happens, one line each, as ``escrowmq up`` does.
+Each KIND starts one child. The parent prints one line per event, as ``escrowmq up`` does.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from escrowmq.pipeline.spark.parent import end_with_parent
 end_with_parent(int(sys.argv[1]))
 signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
 """
-#: What a child does, by its kind.
+#: Program of a child, by its kind.
 KINDS = {
     "good": _QUIET + "print('ready', flush=True)\nwhile True: signal.pause()",
-    # Told to stop, it does not.
+    # Ignores SIGTERM.
     "stubborn": _QUIET
     + "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
     + "print('ready', flush=True)\nwhile True: signal.pause()",
-    # Leaves a process of its own behind.
+    # Starts a process and does not stop it.
     "parent": _QUIET
     + "import subprocess\n"
     + "left = subprocess.Popen(['sleep', '1000'])\n"
@@ -61,19 +61,19 @@ def run(kinds: list[str]) -> int:
 
 
 def say(name: str, text: str) -> None:
-    print(name, text, flush=True)  # noqa: T201 -- that is what it is for
+    print(name, text, flush=True)  # noqa: T201 -- tests read these lines
 
 
 class Family:
-    """A parent's process, and what it says."""
+    """The parent process and its output."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
-        #: Every process that was named.
+        #: The parent, and every process id in its output.
         self.pids: set[int] = {process.pid}
 
     def line(self, *wanted: str) -> str:
-        """The next line in which all of these are."""
+        """Return the next line that contains all of these texts."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             words = line.split()
@@ -84,24 +84,24 @@ class Family:
         raise AssertionError(f"it ended, and never said {wanted}")
 
     def lines(self, *wanted: str) -> None:
-        """Read until each of these was in a line, in any order."""
+        """Read until each of these texts was in a line, in any order."""
         left = set(wanted)
         while left:
             line = self.line("")
             left = {one for one in left if one not in line}
 
     def pid(self, name: str) -> int:
-        """The process id of the child that starts next."""
+        """Return the process id of the next child with this name."""
         return int(self.line(f"{name} ", " started ").rpartition("pid=")[2])
 
     def ends(self) -> int:
-        """Wait for its end; the exit code."""
+        """Wait for the parent to end, and return its exit code."""
         return self.process.wait(DEADLINE_S)
 
 
 @contextmanager
 def family(*kinds: str, module: str = "tests.unit.cli.family", **environ: str) -> Iterator[Family]:
-    """A parent with such children; nothing is left of them afterwards."""
+    """Run a parent with these children, and check that no process is left at the end."""
     command = [sys.executable, "-m", module, *kinds]
     path = f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
     with subprocess.Popen(
@@ -123,7 +123,7 @@ def family(*kinds: str, module: str = "tests.unit.cli.family", **environ: str) -
 
 
 def is_gone(pid: int, deadline_s: float = DEADLINE_S) -> bool:
-    """Wait for the end of a process that is not our child."""
+    """Wait for a process that is not our child, and return whether it ended."""
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -135,9 +135,9 @@ def is_gone(pid: int, deadline_s: float = DEADLINE_S) -> bool:
 
 
 def children_of(pid: int) -> list[int]:
-    """The processes that this one started, and those that they did."""
+    """Return the process ids of all descendants."""
     found = []
-    # A thread or a process may end while we look.
+    # A thread or a process may end during the search.
     with suppress(FileNotFoundError):
         for task in Path(f"/proc/{pid}/task").iterdir():
             with suppress(FileNotFoundError, ProcessLookupError):

@@ -1,4 +1,4 @@
-"""Processes that share one processor, on which somebody is busy all the time."""
+"""Processes that share one CPU with a busy loop."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-#: Argument: the processor.
+#: Argument: the number of the CPU.
 BUSY = """
 import os, sys
 os.sched_setaffinity(0, [int(sys.argv[1])])
@@ -20,7 +20,7 @@ while True: pass
 
 @contextmanager
 def busy_processor() -> Iterator[int]:
-    """A processor that has no time to spare."""
+    """Yield the number of a CPU that a busy loop keeps at 100 %."""
     processor = max(os.sched_getaffinity(0))
     with running(BUSY, str(processor)):
         yield processor
@@ -28,7 +28,7 @@ def busy_processor() -> Iterator[int]:
 
 @contextmanager
 def running(program: str, *arguments: str) -> Iterator[int]:
-    """The process id of a program that has said its first word; ends with all that it started."""
+    """Yield the process id of a program after its first line, and kill its group at the end."""
     command = [sys.executable, "-c", program, *arguments]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0
@@ -39,5 +39,5 @@ def running(program: str, *arguments: str) -> Iterator[int]:
             yield process.pid
         finally:
             os.killpg(process.pid, signal.SIGKILL)
-            # Until nobody is left that holds the other end.
+            # The read ends when the last process of the group has closed the pipe.
             process.stdout.read()

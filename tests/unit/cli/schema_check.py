@@ -1,4 +1,4 @@
-"""Compares what a command printed with the shape that ``cli/schemas.py`` names for it."""
+"""Compare what a command printed with its schema in ``cli/schemas.py``."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import msgspec
 from escrowmq.cli.schemas import ERRORS, SCHEMAS, Form
 
 
-def checked(words: str, printed: str) -> Any:  # noqa: ANN401 - whatever the JSON is
-    """What a command printed with ``-o json``, once it is known to have the right shape."""
+def checked(words: str, printed: str) -> Any:  # noqa: ANN401 - any JSON value
+    """Return the parsed output of ``-o json`` after checking it against the command's schema."""
     schema = {**SCHEMAS, **ERRORS}[words]
     if schema.form is Form.LINES:
         found = [json.loads(line) for line in printed.splitlines()]
@@ -20,6 +20,6 @@ def checked(words: str, printed: str) -> Any:  # noqa: ANN401 - whatever the JSO
         found = json.loads(printed)
         wanted = list[schema.load()] if schema.form is Form.ARRAY else schema.load()  # type: ignore[misc]
     converted = msgspec.convert(found, wanted)
-    # An unknown key would be dropped here, a missing one would get its default.
+    # The conversion drops unknown keys and fills in defaults, so compare both ways.
     assert json.loads(msgspec.json.encode(converted)) == found
     return found

@@ -1,4 +1,4 @@
-"""A broker, directories and databases for running every command, and how each is run."""
+"""A broker, directories and databases to run every command on, and the arguments of each run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.unit.pipeline.lake_rows import MIDNIGHT_MS, message, rows_of
 ASKED = "--broker {broker} "
 BINARY = b"\xff\xfe"
 
-#: By the words of a command: the arguments of each run.  The first run asks the broker, if any.
+#: Arguments of each run, by command. If a command can ask a broker, its first run does.
 RUNS: Mapping[str, tuple[str, ...]] = {
     "backup": (
         ASKED + "{folder}/backup-1",
@@ -92,7 +92,7 @@ RUNS: Mapping[str, tuple[str, ...]] = {
 
 @dataclass
 class World:
-    """Everything that a command can be pointed at."""
+    """Every broker, directory and database that a command can use."""
 
     broker: InProcessBroker
     facts: dict[str, object]
@@ -100,7 +100,7 @@ class World:
     @classmethod
     @contextmanager
     def made(cls, folder: Path) -> Iterator[Self]:
-        """A world in this folder."""
+        """Yield a world in this folder."""
         stopped, damaged, backup = folder / "stopped", folder / "damaged", folder / "backup"
         with InProcessBroker(data=stopped) as short:
             call("message", "send", "kept", "--topic", "orders", "-b", short.address)
@@ -137,7 +137,7 @@ class World:
             yield cls(broker, facts)
 
     def filled(self, words: str, arguments: str, **other: object) -> list[str]:
-        """A run's words, with the places of this world in it."""
+        """Return the words of a run, with this world's addresses and paths filled in."""
         return [*words.split(), *arguments.format(**{**self.facts, **other}).split()]
 
 
@@ -149,7 +149,7 @@ def call(*arguments: str | Path) -> None:
 
 @contextmanager
 def doubted_broker() -> Iterator[InProcessBroker]:
-    """A broker whose clock is a day ahead of its store time."""
+    """Yield a broker whose wall clock is one day ahead of its store time."""
     with InProcessBroker() as broker:
         broker.clock.synchronized = False
         broker.clock.jump(seconds=86_400)
@@ -158,7 +158,7 @@ def doubted_broker() -> Iterator[InProcessBroker]:
 
 
 def damage(data: Path) -> None:
-    """Change a byte in the middle of the log."""
+    """Flip byte 40 of the only log segment."""
     (segment,) = (data / "store" / "commitlog").iterdir()
     content = bytearray(segment.read_bytes())
     content[40] ^= 0xFF
@@ -166,7 +166,7 @@ def damage(data: Path) -> None:
 
 
 def sent(calls: OwnCalls) -> tuple[str, str]:
-    """The unique keys of two messages: one that is not text, and one that is."""
+    """Send a message with a binary body and one with a text body, and return their unique keys."""
     rows = [
         SentRow(
             topic="orders",

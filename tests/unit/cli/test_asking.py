@@ -1,4 +1,4 @@
-"""Commands that ask a broker, each against a real one."""
+"""Commands that ask a broker, run against a real one."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_a_tail_has_a_header_and_shows_zeros(run: Run) -> None:
     header, line = run("message", "tail", "--topic", "zeros").splitlines()
     assert header.split() == ["TOPIC", "QUEUE", "OFFSET", "VISIBLE", "KEYS", "TAGS", "BODY", "ID"]
     assert line.split()[:3] == ["zeros", "0", "0"]
-    # Every value stands below its name.
+    # Values are aligned with their column header.
     assert line.index("first") == header.index("BODY")
     run("topic", "delete", "zeros", "--yes")
 

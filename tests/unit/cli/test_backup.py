@@ -1,4 +1,4 @@
-"""Backups of brokers: while they run, under load, and while they are stopped."""
+"""Backups of running brokers, brokers under load and stopped brokers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.unit.cli.test_serve import serving
 
 Run = Callable[..., dict[str, Any]]
 TOPICS = ("orders", "invoices")
-#: Small, so that a backup meets segments and checkpoints that begin and end.
+#: Small limits, so that segments and checkpoints begin and end during a backup.
 SMALL = (
     *("--set", "store.segment_bytes_max=65536"),
     *("--set", "store.checkpoint_bytes=16384"),
@@ -51,14 +51,14 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
 
 
 class Load:
-    """Transactions of several messages in two topics, and what was acknowledged of each."""
+    """Load of transactions with several messages in two topics, and their acknowledged outcomes."""
 
     def __init__(self, address: str, seed: int) -> None:
         self._address = address
         self._random = random.Random(seed)
         self._stop = threading.Event()
         self._grown = threading.Condition()
-        #: By transaction: how many messages, and its acknowledged end.
+        #: Message count and acknowledged outcome of each transaction.
         self.sizes: dict[str, int] = {}
         self.ended: dict[str, str] = {}
         self._thread = threading.Thread(target=self._run, args=(seed,))
@@ -73,12 +73,12 @@ class Load:
             self._thread.join()
 
     def until(self, count: int) -> None:
-        """Wait for so many ends."""
+        """Wait until `count` transactions have ended."""
         with self._grown:
             assert self._grown.wait_for(lambda: len(self.ended) >= count, timeout=60)
 
     def so_far(self) -> dict[str, str]:
-        """What was acknowledged."""
+        """Return the acknowledged outcomes."""
         with self._grown:
             return dict(self.ended)
 
@@ -94,7 +94,7 @@ class Load:
         self.sizes |= sizes
         rows = [_row(one, at) for one, size in sizes.items() for at in range(size)]
         held = calls.call(OwnCode.HOLD_MANY, HoldManyHeader(producer_group="shop"), rows).rows
-        # One of eight stays undecided.
+        # One transaction in eight stays undecided.
         words = [self._random.choice(("commit", "rollback")) for _ in held[1:]]
         decisions = [
             DecisionRow(
@@ -123,7 +123,7 @@ def _row(transaction_id: str, at: int) -> SentInRow:
 
 
 def visible(broker: InProcessBroker) -> dict[str, int]:
-    """By transaction, how many of its messages consumers can see."""
+    """Count the messages of each transaction that consumers can see."""
     counts: dict[str, int] = {}
     with OwnCalls(broker.broker_address) as calls:
         for topic in TOPICS:
@@ -136,7 +136,7 @@ def visible(broker: InProcessBroker) -> dict[str, int]:
 
 
 def assert_consistent(data: Path, load_sizes: dict[str, int], ended: dict[str, str]) -> None:
-    """``ended`` is what was acknowledged before the backup began."""
+    """Check a restored store; ``ended`` was acknowledged before the backup began."""
     report = inspect.check(OsDisk(data / "store", read_only=True))
     assert not report.is_damaged, report
     with InProcessBroker(data=data) as broker:
@@ -157,7 +157,7 @@ def test_backups_under_load_restore_to_a_consistent_state(tmp_path: Path, run: R
         taken: list[tuple[Path, dict[str, str]]] = []
         with load.running(), more.running():
             for number in range(8):
-                # At a moment that only the load decides: after so many more transactions.
+                # Start each backup after a random number of further transactions.
                 wanted = len(load.ended) + chosen.randint(1, 300)
                 while len(load.ended) < wanted and load._thread.is_alive():
                     load._stop.wait(0.001)

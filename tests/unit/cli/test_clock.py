@@ -1,4 +1,4 @@
-"""``escrowmq clock``, and what other commands say about a wrong clock."""
+"""``escrowmq clock``, and the messages of other commands about a wrong clock."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def run(broker: InProcessBroker, capsys: pytest.CaptureFixture[str]) -> Run:
 
 
 def jump(broker: InProcessBroker, days: int) -> None:
-    """Set the machine's clock; the broker has noticed it when this returns."""
+    """Move the machine's clock, and let the broker notice it before this returns."""
     broker.clock.jump(seconds=days * DAY)
     broker.advance()
 
@@ -96,7 +96,7 @@ def test_a_broker_of_an_older_release_says_nothing_about_its_clock() -> None:
         ({"clock_gap": "none"}, Level.OK),
         ({"clock_gap": "ahead", "is_clock_doubtful": True}, Level.PROBLEM),
         ({"clock_gap": "behind", "is_clock_doubtful": True}, Level.PROBLEM),
-        # Somebody knows about it.
+        # An operator has confirmed the gap.
         ({"clock_gap": "behind"}, Level.OK),
         ({"clock_gap": "none", "deletion_waits": "it moved"}, Level.INFORMATION),
     ],

@@ -74,7 +74,7 @@ def test_variables_of_others_are_left_alone() -> None:
         ("transaction.checks_max=1_0", 10),
         ("transaction.checks_max=+10", 10),
         ("transaction.check_backoff=1.5", 1.5),
-        # An integer may stand for a float, not the other way round.
+        # An integer is valid for a float setting. The reverse is refused.
         ("transaction.check_backoff=2", 2.0),
         ("store.durability=os", "os"),
     ],
@@ -89,7 +89,7 @@ def test_text_gets_the_type_of_its_key(flag: str, value: object) -> None:
 @pytest.mark.parametrize(
     ("flag", "message", "key"),
     [
-        # Not the right type.
+        # Wrong type.
         ("store.chunk_rows=many", "must be an integer, without a unit", "store.chunk_rows"),
         ("store.chunk_rows=64MiB", "must be an integer, without a unit", "store.chunk_rows"),
         ("store.chunk_rows=", "must be an integer, without a unit", "store.chunk_rows"),
@@ -104,9 +104,9 @@ def test_text_gets_the_type_of_its_key(flag: str, value: object) -> None:
         ("transaction.check_backoff=nan", "must be a finite number", "transaction.check_backoff"),
         ("transaction.check_backoff=x", "must be a finite number", "transaction.check_backoff"),
         ("store.durability=maybe", 'must be "fsync" or "os"', "store.durability"),
-        # The right type, out of bounds: the dataclass says so.
+        # Right type, out of bounds: the dataclass refuses it.
         ("store.chunk_rows=7", "must be from 8 to 65536", "store.chunk_rows"),
-        # No such thing.
+        # Unknown key or section.
         ("store.durabilty=os", "no such key, did you mean durability?", "store.durabilty"),
         ("stor.durability=os", "no such section, did you mean store?", "stor"),
         (
@@ -130,7 +130,7 @@ def test_a_bad_flag_is_refused(flag: str, message: str, key: str) -> None:
     ("text", "message", "key"),
     [
         ("[store]\nchunk_rows = '64'", "must be an integer, without a unit", "store.chunk_rows"),
-        # A bool is an int to Python, not to us.
+        # In Python, a bool is an int. The config refuses it.
         ("[store]\nchunk_rows = true", "must be an integer, without a unit", "store.chunk_rows"),
         ("[store]\nchunk_rows = 64.0", "must be an integer, without a unit", "store.chunk_rows"),
         (
@@ -146,7 +146,7 @@ def test_a_bad_flag_is_refused(flag: str, message: str, key: str) -> None:
         ("[store]\ndurability = 1", 'must be "fsync" or "os"', "store.durability"),
         ("[store]\ndurability = []", 'must be "fsync" or "os"', "store.durability"),
         ("durability = 'os'", "keys belong in a [section]", "durability"),
-        # Empty, and still unknown.
+        # An unknown section is refused even if it is empty.
         ("[stor]", "no such section, did you mean store?", "stor"),
     ],
 )
@@ -193,7 +193,7 @@ def test_values_that_contradict_each_other_are_refused_with_an_origin() -> None:
 def test_the_table_is_aligned() -> None:
     lines = as_table(load(environ={}, flags=["store.durability=os"])).splitlines()
     assert lines[0].split() == ["KEY", "VALUE", "ORIGIN"]
-    # All but the one whose value is long.
+    # The long value of delay_levels breaks the alignment of its line.
     aligned = [line for line in lines if not line.startswith("topics.delay_levels")]
     assert len({line.rindex(line.split()[-1]) for line in aligned}) == 1
     assert ["store.durability", "os", "flag"] in [line.split() for line in lines]

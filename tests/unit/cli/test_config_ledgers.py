@@ -1,4 +1,4 @@
-"""Ledgers in the config: each by its name, and no password where it can be read."""
+"""Ledgers in the config: each has a name, and their passwords are never shown."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ def test_the_environment_may_have_the_url_of_one_that_the_file_names(file: Path)
     ("url", "expanded"),
     [
         ("postgresql://app:${PW}@db/orders", "postgresql://app:p%40s%2Fs%3Aw%25@db/orders"),
-        # Only user and password are quoted: these are taken as they are.
+        # Only user and password are quoted. Other variables are inserted unchanged.
         ("postgresql://app:x@${HOST}/orders", "postgresql://app:x@db:5432/orders"),
         ("${WHOLE}", "postgresql://u:p%40@h/d"),
         ("postgresql://${HOST}/${NAME}", "postgresql://db:5432/orders"),
-        # No variable is meant.
+        # Not the syntax of a variable.
         ("sqlite:///$HOME/{x}", "sqlite:///$HOME/{x}"),
     ],
 )
@@ -81,9 +81,9 @@ def test_variables_stand_for_secrets(url: str, expanded: str) -> None:
             f"postgresql://db/x?user=a&password={SECRET}&b=1",
             "postgresql://db/x?user=a&password=***&b=1",
         ),
-        # Not quoted as it should be.
+        # A password with characters that should have been quoted.
         (f"postgresql://app:{SECRET}/{SECRET}@{SECRET}@db/x", "postgresql://app:***@db/x"),
-        # A variable's name tells nothing.
+        # A variable's name reveals nothing.
         ("postgresql://app:${PW}@db/orders", "postgresql://app:${PW}@db/orders"),
         ("postgresql://app:a${PW}@db/orders", "postgresql://app:***@db/orders"),
         ("sqlite:////var/x.db", "sqlite:////var/x.db"),

@@ -1,4 +1,4 @@
-"""The types that no section uses yet; test_config.py goes through the others."""
+"""Setting types that no section uses yet. test_config.py covers the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A data directory must be new, empty or a broker's: other files are left alone."""
+"""A data directory must be new, empty or a broker's. Other directories are left untouched."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with the options of the demo is said at once, in one line."""
+"""The demo refuses wrong options at once, with an error of one line."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_package_that_is_missing_is_named(
 def test_for_programs_standard_output_has_the_result_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The runs themselves are those of tests/package; here they have been made before."""
+    """Uses prepared figures; tests/package runs the real demo."""
     monkeypatch.setattr("escrowmq.demo.scenario.play", lambda *_: figures())
     with pytest.raises(SystemExit):
         main(["demo", "--report", str(tmp_path), "-o", "json"])

@@ -1,4 +1,4 @@
-"""Dead letters: listed, shown, and sent again, each exactly once."""
+"""Dead letters are listed, shown and sent again, each exactly once."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def calls(broker: InProcessBroker) -> Iterator[OwnCalls]:
 
 @pytest.fixture
 def run(broker: InProcessBroker, capsys: pytest.CaptureFixture[str]) -> Run:
-    def run(*arguments: str, code: int = 0) -> Any:  # noqa: ANN401 - whatever the JSON is
+    def run(*arguments: str, code: int = 0) -> Any:  # noqa: ANN401 - any JSON value
         with pytest.raises(SystemExit) as left:
             main(["dlq", *arguments, "--broker", broker.address, "-o", "json"])
         told = capsys.readouterr()
@@ -52,7 +52,7 @@ def run(broker: InProcessBroker, capsys: pytest.CaptureFixture[str]) -> Run:
 
 
 def give_up(broker: InProcessBroker, calls: OwnCalls, *bodies: str) -> None:
-    """Have a consumer group give up messages, as a consumer does that wants no more retries."""
+    """Send messages and let a consumer group reject each one without a retry."""
     for body in bodies:
         with pytest.raises(SystemExit):
             main(
@@ -111,7 +111,7 @@ def test_letters_are_sent_to_the_group_that_gave_them_up(broker: InProcessBroker
     assert [row["outcome"] for row in run("redrive", GROUP)] == ["sent"] * 3
     assert bodies(broker, f"%RETRY%{GROUP}") == [b"a", b"b", b"c"]
     assert [row["was_sent_again"] for row in run("show", GROUP)] == [True] * 3
-    # All others have had them.
+    # The topic gets no second copy, because its other groups already have the messages.
     assert len(bodies(broker, TOPIC)) == 3
 
 
@@ -155,7 +155,7 @@ def test_two_commands_at_once_send_each_letter_once(
     broker: InProcessBroker, calls: OwnCalls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     give_up(broker, calls, "a", "b")
-    # As if both had looked before either sent.
+    # Simulate that both commands checked before either one sent.
     monkeypatch.setattr(redriving, "was_sent", lambda *_: False)
     for expected in ("sent", "sent before"):
         found = redriving.letters(calls, GROUP)
@@ -199,7 +199,7 @@ def test_a_consumer_gets_what_is_sent_again_as_a_message_of_its_topic(
         got.put((message.topic, message.body, message.keys[0]))
 
     with consumer:
-        # It starts at the end of its topic, but has all of its retries before it.
+        # The consumer starts at the end of its topic, but reads all messages of its retry topic.
         taken = {got.get(timeout=30) for _ in range(3)}
     assert taken >= {(TOPIC, body.encode(), f"k-{body}") for body in "abc"}
 

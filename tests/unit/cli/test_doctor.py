@@ -1,4 +1,4 @@
-"""What the doctor finds, and what that makes of the exit code."""
+"""What the doctor finds, and the exit code that follows."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_running_broker_is_looked_at(broker: InProcessBroker, run: Run) -> Non
     found = levels(run("--broker", broker.address))
     assert found["broker"] == found["parked"] == found["lag"] == found["clock"] == "ok"
     assert found["pipeline"] == found["flushes"] == "warning"
-    # Warnings are problems for who wants to hear of them.
+    # With --strict, warnings also make the command fail.
     run("--broker", broker.address, "--strict", code=1)
 
 
@@ -100,7 +100,7 @@ def test_few_open_files_are_a_warning(hard_max: int, level: Level) -> None:
     assert doctor_machine.open_files_finding(hard_max).level is level
 
 
-# What a broker says.
+# Answers of a broker.
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_few_open_files_are_a_warning(hard_max: int, level: Level) -> None:
         ({"disk": "no_messages"}, "disk space", Level.PROBLEM),
         ({"disk": "all", "disk_free_bytes": 1}, "disk space", Level.WARNING),
         ({"disk": "all", "disk_free_bytes": 2**40}, "disk space", Level.OK),
-        # A release that does not say.
+        # A release that does not report it.
         ({}, "disk space", Level.OK),
         ({}, "retention", Level.OK),
         ({"retention": "idle", "undecided_bytes": 9}, "retention", Level.OK),
@@ -153,7 +153,7 @@ def test_each_state_of_a_broker_has_its_level(
         (5_000, 0, "broker", Level.WARNING),
         (1, 60_000, "clock", Level.WARNING),
         (1, -60_000, "clock", Level.WARNING),
-        # It may have looked at any time while we waited.
+        # The broker may have read its clock at any time during the 9 s wait.
         (9_000, 8_000, "clock", Level.OK),
     ],
 )
@@ -220,7 +220,7 @@ def test_the_ledgers_of_the_config_are_looked_at(run: Run, tmp_path: Path) -> No
     assert found["ledger shop"] == found["ledger shop janitor"] == "ok"
     assert found["ledger shop durability"] == "information"
     assert found["ledger gone"] == "problem"
-    # To look makes no file.
+    # The check does not create the database file.
     assert not (tmp_path / "gone.db").exists()
 
 
@@ -263,7 +263,7 @@ def test_rows_that_the_janitor_left_are_a_warning(shop: sqlite3.Connection) -> N
         shop.execute("INSERT INTO escrowmq_ledger VALUES (?, ?, ?, ?)", row)
 
     insert("young", "committed", 0)
-    # A fence is kept for a week.
+    # The janitor keeps a fence for a week.
     insert("fence", "rolled_back", 7)
     assert looked_at(shop)["ledger janitor"] == [Level.OK]
     insert("old", "committed", 2)

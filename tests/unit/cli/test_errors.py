@@ -1,4 +1,4 @@
-"""What goes wrong is one line that says what to do, and an exit code by its kind."""
+"""An error is one line that says what to do, and its kind sets the exit code."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def taken_port() -> Iterator[int]:
 
 
 def failed(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[object, str]:
-    """The exit code, and the one line."""
+    """Run a failing command, and return its exit code and its one error line."""
     with pytest.raises(SystemExit) as left:
         main([*map(str, arguments)])
     told = capsys.readouterr()
@@ -103,7 +103,7 @@ def test_another_python_is_refused(found: tuple[int, ...]) -> None:
 
 
 def test_what_the_system_refuses_is_one_line_too(tmp_path: Path) -> None:
-    """Here it allows no file of more than some bytes, as a full disk would."""
+    """A file size limit of 256 bytes stands in for a full disk."""
     with InProcessBroker(data=tmp_path / "data"):
         pass
     limit = (256, 256)
@@ -154,7 +154,7 @@ def test_ctrl_c_ends_what_goes_on_for_ever(broker: InProcessBroker, words: str) 
         main(["message", "send", "x", "--topic", "watched", "--broker", broker.address])
     with running(*words.split(), "--broker", broker.address) as process:
         assert process.stdout is not None
-        # Its first line: it is at work.
+        # The first line shows that the command is running.
         assert process.stdout.readline()
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=30)
@@ -166,7 +166,7 @@ def test_ctrl_c_ends_waiting_for_an_answer() -> None:
         port = silent.getsockname()[1]
         with running("status", "--broker", f"127.0.0.1:{port}") as process:
             peer, _ = silent.accept()
-            # It has asked, and waits.
+            # The command has sent its request and waits for the answer.
             assert peer.recv(1)
             process.send_signal(signal.SIGINT)
             _, errors = process.communicate(timeout=30)
@@ -231,7 +231,7 @@ def test_one_command_is_loaded_not_all() -> None:
 
 
 def test_asking_a_broker_needs_no_numbers_and_no_loop(broker: InProcessBroker) -> None:
-    """What takes long to import is not imported for a question."""
+    """A command that only asks a broker does not import slow modules."""
     heavy = ("numpy", "pyarrow", "pandas", "pyspark", "sqlite3", "asyncio", "rich.console")
     program = (
         "import sys; from escrowmq.cli.main import main\n"

@@ -1,4 +1,4 @@
-"""Exit codes mean what docs/reference/cli.md says, for every command that asks a broker."""
+"""Every command that asks a broker uses the exit codes of docs/reference/cli.md."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from escrowmq.testing import InProcessBroker
 from tests.unit.cli.schema_world import RUNS
 from tests.unit.repository import ROOT
 
-#: What a run is about need not exist: it fails before that matters.
+#: Placeholders that do not exist: each run fails before it uses them.
 NOWHERE = dict.fromkeys(
     (
         *("backup", "binary_id", "damaged", "folder", "lake", "ledger"),
@@ -26,13 +26,13 @@ NOWHERE = dict.fromkeys(
     ),
     "/nowhere",
 )
-#: Each command that asks a broker, with the arguments of a run that does.
+#: Each command that asks a broker, with the arguments of such a run.
 ASKING = {
     words: runs[0].replace("{doubted}", "{broker}")
     for words, runs in RUNS.items()
     if "--broker" in runs[0]
 } | {"txn watch": "--broker {broker}"}
-#: The doctor has looked at everything, and has found a problem.
+#: The doctor's exit code when it has checked everything and found a problem.
 DOCTOR = 1
 
 HTTP = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"
@@ -41,7 +41,7 @@ SSH = b"SSH-2.0-OpenSSH_9.6\r\n"
 
 @contextmanager
 def listening(answer: bytes | None) -> Iterator[str]:
-    """A program that answers everything with these bytes; None: as Apache RocketMQ would."""
+    """Yield the address of a server that sends these bytes; with None, it answers as RocketMQ."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:
@@ -67,7 +67,7 @@ def listening(answer: bytes | None) -> Iterator[str]:
     try:
         yield f"127.0.0.1:{listener.getsockname()[1]}"
     finally:
-        # Closing alone would not wake a thread that accepts.
+        # close() alone does not wake a thread that is blocked in accept().
         listener.shutdown(socket.SHUT_RDWR)
         listener.close()
         thread.join(10)

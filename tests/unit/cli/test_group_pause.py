@@ -1,4 +1,4 @@
-"""Pausing a consumer group: stock pulls, the SDK and the command line against a real broker."""
+"""Pausing a consumer group, with stock pulls, the SDK and the command line on a real broker."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def broker() -> Iterator[InProcessBroker]:
 
 @pytest.fixture
 def run(broker: InProcessBroker, capsys: pytest.CaptureFixture[str]) -> Run:
-    def run(words: str, *, code: int = 0) -> Any:  # noqa: ANN401 - whatever the JSON is
+    def run(words: str, *, code: int = 0) -> Any:  # noqa: ANN401 - any JSON value
         with pytest.raises(SystemExit) as left:
             main([*words.split(), "--broker", broker.address, "-o", "json"])
         told = capsys.readouterr()
@@ -82,7 +82,7 @@ def test_a_stock_pull_of_a_paused_group_finds_nothing_and_stays_where_it_is(
     told = run(f"group pause {GROUP} --reason upgrade")
     assert told == {"group": GROUP, "is_paused": True, "is_changed": True, "is_dry_run": False}
     assert asyncio.run(pulled(broker, pull_header(1))) == (ResponseCode.PULL_NOT_FOUND, 1)
-    # An offset that is out of range is not moved either.
+    # The broker does not correct an offset that is out of range either.
     assert asyncio.run(pulled(broker, pull_header(99))) == (ResponseCode.PULL_NOT_FOUND, 99)
     run(f"group resume {GROUP}")
     assert asyncio.run(pulled(broker, pull_header(1))) == (ResponseCode.SUCCESS, 2)
@@ -112,9 +112,9 @@ def test_a_pull_that_waits_gets_nothing_while_paused_and_is_answered_when_resume
         peer.close()
         return frame.code, read_header(PullResponseHeader, frame.ext).next_offset
 
-    # It waited before the pause: its offset is known to be right, so it gets the message.
+    # The pull waited before the pause. Its offset was checked, so it gets the message.
     assert asyncio.run(wait_over_a_resume(paused_first=False)) == (ResponseCode.SUCCESS, 1)
-    # It came during the pause: it is told to come again, and then its offset is checked.
+    # The pull came during the pause. The broker tells it to retry, and checks its offset then.
     assert asyncio.run(wait_over_a_resume(paused_first=True)) == (ResponseCode.PULL_NOT_FOUND, 0)
 
 

@@ -1,4 +1,4 @@
-"""``escrowmq lake`` on a real lake, as far as it needs no Spark."""
+"""The ``escrowmq lake`` commands that need no Spark, on a real lake."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.unit.pipeline.lake_rows import DAY_MS, MIDNIGHT_MS, message, rows_of
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """A data directory whose lake has ten messages of two days."""
+    """Return a data directory whose lake has ten messages from two days."""
     lake = Lake(tmp_path / "lake")
     for number in range(10):
         at_ms = MIDNIGHT_MS + (number % 2) * DAY_MS

@@ -1,6 +1,6 @@
-"""`status`, `txn explain` and `doctor` say what is wrong with a ledger, and what to do about it.
+"""`status`, `txn explain` and `doctor` say what is wrong with a ledger and how to fix it.
 
-The reports come from the pipeline's own probe of real databases; only Spark is left out.
+The pipeline's own probe of real databases makes the reports. Only Spark is left out.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def run(broker: InProcessBroker, capsys: pytest.CaptureFixture[str]) -> Run:
 
 
 class Pipeline:
-    """The part of a pipeline that asks ledgers and reports."""
+    """The part of a pipeline that asks ledgers and reports to brokers."""
 
     def __init__(self, broker: InProcessBroker, **urls: str) -> None:
         self._broker = broker
@@ -69,14 +69,14 @@ class Pipeline:
 
     def round(self) -> None:
         with OwnCalls(self._broker.broker_address) as calls:
-            # It is attached.
+            # This request marks the pipeline as attached.
             calls.call(OwnCode.AWAIT_DUE, AwaitDueHeader())
         self._ledgers.known()
         self._reporter.send([self._broker.broker_address])
 
 
 def hold(broker: InProcessBroker, ledger: str) -> None:
-    """An undecided transaction, `t`, whose look-up is due."""
+    """Hold an undecided transaction `t` whose ledger lookup is due."""
     row = SentInRow(
         transaction_id="t",
         topic="paid",

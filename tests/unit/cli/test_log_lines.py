@@ -1,4 +1,4 @@
-"""A log record is one line, or one JSON object, with all of its facts."""
+"""A log record is one line or one JSON object, and contains all of its facts."""
 
 from __future__ import annotations
 
@@ -94,8 +94,8 @@ def test_an_unknown_level_is_refused_by_name(
         (BROKER_LEVEL, "debug", ["debug", "info", "warning", "error"]),
     ],
 )
-def test_the_level_says_which_events_are_logged(auto: str, level: Any, logged: list[str]) -> None:  # noqa: ANN401 - one of the setting's words
-    # In a process of its own: the log of a whole process is set up.
+def test_the_level_says_which_events_are_logged(auto: str, level: Any, logged: list[str]) -> None:  # noqa: ANN401 - one of the setting's values
+    # This needs its own process, because it sets up logging for the whole process.
     program = f"""
 from escrowmq.cli.log_lines import LogConfig, log_to_stderr
 from escrowmq.model.event_log import event_log

@@ -1,4 +1,4 @@
-"""`message get` finds a message by every id that a user may hold in hand."""
+"""`message get` finds a message by every kind of id that a user may have."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_the_ids_that_tail_and_spark_and_consumers_give(
     producer.send("tailed", b"43")
     out, _ = run("message", "tail", "--topic", "tailed", "-o", "json")
     row = json.loads(out)
-    # Spark's source gives the same two columns.
+    # Spark's source has the same two columns.
     assert got(run, row["message_id"])[0]["body"] == "43"
     assert got(run, row["unique_key"])[0]["body"] == "43"
     (received,) = broker.messages("tailed")

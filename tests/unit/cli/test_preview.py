@@ -1,4 +1,4 @@
-"""Bodies on one line: bounded, and no body can steer the terminal."""
+"""A body is shown on one line of limited width, without terminal control characters."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_part_of_a_body_ends_with_an_ellipsis() -> None:
 
 def test_a_character_cut_in_the_middle_is_no_broken_text() -> None:
     assert shown("aé".encode()[:2], 1_000) == "a…"
-    # As the end of a whole body it is.
+    # At the end of a complete body, half a character is not valid text.
     assert shown("aé".encode()[:2]) == "hex 61c3"
 
 

@@ -1,7 +1,7 @@
-"""Every command prints with ``-o json`` what ``cli/schemas.py`` says, and is on the page.
+"""With ``-o json``, every command prints its schema of ``cli/schemas.py``, and is documented.
 
-A new command fails here until it has a shape, is in ``SCHEMAS``, and has a run in ``RUNS`` of
-``schema_world.py``, or, if it needs Spark, a test that calls ``checked`` and is in ``ELSEWHERE``.
+A new command fails here until it is in ``SCHEMAS`` and has a run in ``RUNS`` of
+``schema_world.py``. If it needs Spark, ``ELSEWHERE`` must name a test that calls ``checked``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.unit.cli.schema_world import RUNS, World
 from tests.unit.cli.test_up import ANY_PORT, MODULE
 from tests.unit.repository import ROOT
 
-#: Commands that need Spark or end by a signal, and the test that compares their output.
+#: Commands that need Spark or run until a signal, and the test that checks their output.
 ELSEWHERE = {
     "audit": "tests/spark/test_audit_command.py",
     "demo": "tests/unit/cli/test_demo.py",
@@ -40,8 +40,8 @@ ELSEWHERE = {
 }
 
 
-def leaves(prefix: str, command: Any) -> Iterator[tuple[str, Any]]:  # noqa: ANN401 - of click
-    """Every command below this one, by its words."""
+def leaves(prefix: str, command: Any) -> Iterator[tuple[str, Any]]:  # noqa: ANN401 - a click command
+    """Yield every command below this one with its full name."""
     below = getattr(command, "commands", None)
     if below is None:
         yield prefix, command
@@ -51,7 +51,7 @@ def leaves(prefix: str, command: Any) -> Iterator[tuple[str, Any]]:  # noqa: ANN
 
 
 def all_commands() -> dict[str, Any]:
-    """Every command that there is."""
+    """Return every command by its full name."""
     found: dict[str, Any] = {}
     for name in COMMANDS:
         loaded = get_command(app_for([name], {})).commands[name]  # type: ignore[attr-defined]
@@ -102,7 +102,7 @@ def test_output_has_its_shape(
 
 
 def lines_of(count: int, *arguments: str) -> str:
-    """The first lines of a command that goes on until Ctrl-C."""
+    """Return the first lines of a command that runs until Ctrl-C."""
     with subprocess.Popen(
         [sys.executable, "-m", "escrowmq.cli.main", *arguments], stdout=subprocess.PIPE, text=True
     ) as process:

@@ -1,4 +1,4 @@
-"""``escrowmq serve`` as a process of its own: ready, stopped, started again."""
+"""``escrowmq serve`` in its own process: it gets ready, stops and starts again."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ ANY_PORT = ("--port", "0", "--name-port", "0")
 
 @contextmanager
 def serving(data: Path, *flags: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A broker's process, and its address."""
+    """Yield a broker process and its address."""
     with started(data, *flags) as (process, ready):
         yield process, ready[1]
 
 
 @contextmanager
 def started(data: Path, *flags: str) -> Iterator[tuple[subprocess.Popen[str], re.Match[str]]]:
-    """A broker's process, and what it said when it was ready."""
+    """Yield a broker process and its ready line."""
     command = [sys.executable, "-m", "escrowmq.cli.main", "serve", "--data-dir", str(data)]
     with subprocess.Popen(
         [*command, *ANY_PORT, *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -175,7 +175,7 @@ def test_other_machines_are_let_in_only_if_that_is_said(
         ("::1", True),
         ("localhost", True),
         ("10.0.0.1", False),
-        # A name may be anybody's address, and no name at all is every address.
+        # A name may resolve to any address. An empty host means all addresses.
         ("name", False),
         ("", False),
     ],

@@ -1,4 +1,4 @@
-"""The pipeline's commands refuse a Spark that the pipeline was not tested on."""
+"""The pipeline's commands refuse a Spark release that the pipeline was not tested with."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Install = Callable[[str], None]
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
-    """Put a Spark with this ``version.py`` before the one that is installed."""
+    """Put a Spark package with this ``version.py`` ahead of the installed one."""
 
     def install(version: str) -> None:
         package = tmp_path / "first" / "pyspark"
@@ -80,7 +80,7 @@ def test_older_releases_are_refused(version: str, install: Install, tmp_path: Pa
         "__version__: str = '4.3.0'\n",
         '__version__ = "4.10.0.dev1"\n',
         '__version__ = "5.0.0"\n',
-        # A build without a version is its builder's business.
+        # A custom build without a version is accepted.
         "",
     ],
 )

@@ -1,4 +1,4 @@
-"""Who is kept from the processor and who is not: real processes on one that is busy."""
+"""Detect processes that get no CPU time, with real processes on a busy CPU."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.unit.cli.hungry import busy_processor, running
 LOOK_S = 0.1
 DEADLINE_S = 30.0
 
-#: Arguments: the processor, and how Linux is to schedule it.  Its parent has nothing to do.
+#: Arguments: CPU number and Linux scheduling policy. The parent process only waits.
 HUNGRY = """
 import os, sys
 if os.fork():
@@ -30,7 +30,7 @@ FULL = "print('full', flush=True)\nimport sys; sys.stdin.read()"
 
 
 def looks_at(pid: int) -> Iterator[Share | None]:
-    """What is seen, look by look: accounts are of a span of time."""
+    """Yield one reading every `LOOK_S` seconds, because a share covers a span of time."""
     watch = Watch(pid)
     end_s = time.monotonic() + DEADLINE_S
     while time.monotonic() < end_s:
@@ -39,7 +39,7 @@ def looks_at(pid: int) -> Iterator[Share | None]:
 
 
 def is_ever_starved(pid: int) -> bool:
-    """Whether it is, at one of the looks that make some verdicts."""
+    """Return whether the process counts as starved in any of `3 * LOOKS` readings."""
     return any(islice(looks_at(pid), 3 * LOOKS))
 
 
@@ -48,7 +48,7 @@ def test_whose_child_gets_what_a_busy_one_leaves_starves() -> None:
         busy_processor() as processor,
         running(HUNGRY, str(processor), str(os.SCHED_IDLE)) as hungry,
     ):
-        # Linux books a wait when it is over; before that, this one seems to want nothing.
+        # Linux accounts a wait when it ends. Until then the process looks idle.
         share = next(filter(None, looks_at(hungry)))
     assert share.took_s >= LOOKS * LOOK_S
     assert share.waited_s >= 20 * share.ran_s

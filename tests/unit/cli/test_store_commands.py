@@ -1,4 +1,4 @@
-"""``escrowmq store check`` and ``escrowmq store repair`` on real directories."""
+"""``escrowmq store check`` and ``escrowmq store repair`` on real data directories."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def bad(shop: Shop, tmp_path: Path) -> Path:
 
 
 def hit(shop: Shop) -> Frame:
-    """A frame that made messages visible."""
+    """Return a frame that made messages visible."""
     return next(frame for frame in frames_of(shop.store)[30:] if frame.places)
 
 
@@ -198,7 +198,7 @@ def test_what_can_no_longer_be_delivered_is_named(
     data = data_of(damaged(shop, frame_of(shop, head)), tmp_path)
     assert exit_code("store", "repair", data, "--yes") == 0
     assert f"Ended half message {head} (prepared) for topic" in capsys.readouterr().out
-    # Once more: there is nothing left to do, and that is said.
+    # A second repair finds no damage and says so.
     assert exit_code("store", "repair", data, "--yes") == 0
     printed = capsys.readouterr().out
     assert "No damage found." in printed
@@ -206,7 +206,7 @@ def test_what_can_no_longer_be_delivered_is_named(
 
 
 def test_a_repair_writes_at_the_stores_own_time(tmp_path: Path) -> None:
-    """By the machine's clock, which may be wrong, everything could look old at the next start."""
+    """If a repair used a wrong machine clock, all messages could look old at the next start."""
     shop = Shop()
     head = shop.prepare()
     shop.store.sync()
@@ -252,7 +252,7 @@ def test_what_only_a_person_can_put_right_is_refused(
 
 
 def test_damage_that_is_left_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A frame that was written wrong cannot be repaired, only seen."""
+    """A frame with wrong contents is reported; a repair cannot fix it."""
     from tests.unit.store.test_inspect_log import replayed_from
 
     shop = Shop()

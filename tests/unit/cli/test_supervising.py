@@ -1,4 +1,4 @@
-"""A parent and its children, as real processes: who dies comes back, and nobody stays behind."""
+"""A parent restarts children that die, and no process outlives it. Uses real processes."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_children_end_with_a_parent_that_was_killed() -> None:
             parent.line("good ready")
         parent.process.kill()
         parent.process.wait()
-        # The block's end looks for every process that was named.
+        # At the end of the block, `family` checks that each of these processes is gone.
         assert len(parent.pids) == 3
 
 
@@ -100,7 +100,7 @@ def test_a_vital_child_that_refuses_to_start_ends_all() -> None:
 
 
 def test_a_child_ends_when_its_pipe_does_and_whoever_else_is_its_parent() -> None:
-    """The way that works on every system."""
+    """Closing the pipe works on every operating system."""
     command = [sys.executable, "-c", KINDS["good"], str(os.getpid())]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None

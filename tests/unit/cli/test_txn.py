@@ -1,4 +1,4 @@
-"""Undecided transactions: listed, explained, and settled by hand through their ledgers."""
+"""Undecided transactions are listed, explained, and settled by hand through their ledgers."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def run(broker: InProcessBroker, capsys: pytest.CaptureFixture[str]) -> Run:
 
 
 class Shop:
-    """A database with a ledger, and the config that names it."""
+    """A database with a ledger, and a config file that names it."""
 
     def __init__(self, folder: Path) -> None:
         self.file = folder / "shop.db"
@@ -105,7 +105,7 @@ def by_hand(shop: Shop, word: str, transaction_id: str, *more: str) -> tuple[str
     return ("txn", word, transaction_id, "--reason", "asked", "--config", str(shop.config), *more)
 
 
-# By hand.
+# Settling by hand.
 
 
 def test_a_commit_that_the_ledger_agrees_with_is_made(
@@ -137,7 +137,7 @@ def test_a_rollback_of_what_is_absent_is_fenced(
 ) -> None:
     hold(broker, "absent", ledger=shop.uuid)
     assert "its ledger says absent" in run(*by_hand(shop, "rollback", "absent", "--dry-run"))
-    # To look changes nothing.
+    # A dry run changes nothing.
     assert shop.outcomes() == {}
     assert "against_ledger" in run(*by_hand(shop, "commit", "absent"), code=2)
     broker.advance(ms=ALLOWED_MS + 1)
@@ -249,7 +249,7 @@ def test_a_transaction_without_a_planned_check_shows_none(
     assert shape_of(row, {}).next_check_in_ms == in_ms
 
 
-# What explain says.
+# `txn explain`.
 
 
 def words(
@@ -345,7 +345,7 @@ def test_a_transaction_is_explained_from_its_hold_to_its_end(run: Run) -> None:
             "txn", "resume", "told", "--dry-run", at=broker.address
         )
         run("txn", "resume", "told", at=broker.address)
-        # From here on its age counts anew.
+        # A resume restarts the age.
         assert "parks it" not in run("txn", "explain", "told", at=broker.address)
         run("txn", "rollback", "told", "--reason", "no", at=broker.address)
         said = json.loads(run("txn", "explain", "told", "-o", "json", at=broker.address))

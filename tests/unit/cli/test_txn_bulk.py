@@ -1,4 +1,4 @@
-"""Many transactions settled by hand: which ones, by which ledger, and what became of each."""
+"""Settling many transactions by hand: the selection, their ledgers and each outcome."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def run(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> Run:
-    def run(words: str, *more: str, code: int = 0) -> Any:  # noqa: ANN401 - whatever the JSON is
+    def run(words: str, *more: str, code: int = 0) -> Any:  # noqa: ANN401 - any JSON value
         with pytest.raises(SystemExit) as left:
             main(
                 [
@@ -127,7 +127,7 @@ def test_a_dry_run_says_what_the_run_then_does(
     hold(broker, "bare")
     hold(broker, "other", group="refund")
     commit_in_database(tmp_path, "there")
-    # Before the sender's deadline nothing is fenced, and the dry run knows it.
+    # The command writes no fence before the sender's deadline, and the dry run predicts that.
     rows = run("rollback --filter group=pay --dry-run")
     assert outcomes(rows) == {
         "there": "would_refuse",

@@ -1,4 +1,4 @@
-"""A person's decision goes through the ledger and its fence, as a check's does."""
+"""A decision by hand uses the ledger and its fence, as a back-check does."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def broker() -> Iterator[InProcessBroker]:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A database with a ledger, and a file of settings that names it beside one that is down."""
+    """Create a database with a ledger, and a config that names it and one that is down."""
     path = tmp_path / "shop.db"
     SqlLedger(f"sqlite:///{path}").create()
     (tmp_path / "escrowmq.toml").write_text(
@@ -80,7 +80,7 @@ def states(broker: InProcessBroker) -> dict[str, int]:
 
 
 def outcomes(path: Path, *new: tuple[str, str]) -> dict[str, str]:
-    """What is in the ledger, after these rows have been added."""
+    """Add rows to the ledger, and return its outcomes by transaction."""
     with closing(sqlite3.connect(path)) as connection, connection:
         for key, outcome in new:
             connection.execute(
@@ -95,7 +95,7 @@ def test_a_decision_is_what_the_ledger_says(broker: InProcessBroker, run: Run, p
     config = ("--config", str(path.with_name("escrowmq.toml")))
     assert "says='committed'" in run("rollback", "there", *config, code=2)
     assert "says='absent'" in run("commit", "absent", *config, code=2)
-    # Its sender may still commit: before the deadline nothing is fenced.
+    # The sender may still commit, so nothing is fenced before the deadline.
     assert "says='absent'" in run("rollback", "absent", *config, code=2)
     assert (states(broker), outcomes(path)) == ({"there": 0, "absent": 0}, {"there": "committed"})
     broker.advance(seconds=61)

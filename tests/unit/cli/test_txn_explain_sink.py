@@ -1,4 +1,4 @@
-"""What is explained of transactions that a Spark sink holds, at their home and elsewhere."""
+"""How `txn explain` describes a Spark sink's transactions, at their home and elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which order is this?  `txn list`, `show` and `explain` name what transactions hold."""
+"""`txn list`, `show` and `explain` show the messages of each transaction."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def run(broker: InProcessBroker, capsys: pytest.CaptureFixture[str]) -> Run:
 
 @pytest.fixture(scope="module")
 def half(broker: InProcessBroker) -> Iterator[Held]:
-    """An undecided half message."""
+    """Yield an undecided half message."""
     with Producer(broker.address, group="pay", checker=lambda _: Resolution.UNKNOWN) as producer:
         body = b'{"order": 4711}'
         half = producer.send_half(Message(topic="paid", body=body, key="order-4711", tag="eu"))
@@ -54,7 +54,7 @@ def half(broker: InProcessBroker) -> Iterator[Held]:
 
 @pytest.fixture
 def held(half: Held) -> str:
-    """Its transaction's id."""
+    """Return the transaction id of the half message."""
     return half.transaction_id
 
 

@@ -1,4 +1,4 @@
-"""``escrowmq up`` with a real broker; with a real pipeline it is tests/spark's."""
+"""``escrowmq up`` with a real broker. tests/spark runs it with a real pipeline."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_if_its_port_was_taken_meanwhile_the_pipeline_hears_of_the_new_one(tmp_p
         address = broker_in(up.line("ready name="))
         pipeline = up.pid("pipeline")
         up.line("pipeline", "ready")
-        # Stopped, the parent cannot start another one before we have its port.
+        # Stop the parent, so that it cannot start a new broker before this test takes the port.
         up.process.send_signal(signal.SIGSTOP)
         os.kill(broker, signal.SIGKILL)
         assert is_gone(broker)
@@ -120,7 +120,7 @@ def test_only_who_steps_back_far_may_starve(settings: dict[str, Any], *, may_it:
 
 def test_a_broker_that_cannot_be_started_is_said_at_once(tmp_path: Path) -> None:
     with (
-        serving(tmp_path),  # Another one has the store.
+        serving(tmp_path),  # Another broker holds the lock.
         family("--data-dir", str(tmp_path), *ANY_PORT, module=MODULE) as up,
     ):
         up.line("broker    cannot be started, exit code 5")

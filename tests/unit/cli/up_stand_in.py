@@ -1,9 +1,9 @@
-"""``escrowmq up`` with a stand-in for the pipeline, which says what it was told.
+"""``escrowmq up`` with a stand-in for the pipeline, which prints the arguments it was given.
 
     python -m tests.unit.cli.up_stand_in ARGUMENTS...
 
-With ``HUNGRY_ON`` it wants all of that processor, of which it takes what others leave unless it was
-told otherwise.
+If ``HUNGRY_ON`` names a CPU, the stand-in runs a busy loop on it with the scheduling policy
+``SCHED_IDLE``, unless its niceness was set to another value.
 """
 
 from __future__ import annotations

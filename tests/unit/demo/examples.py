@@ -1,4 +1,4 @@
-"""Figures of runs that never were."""
+"""Made-up figures of demo runs."""
 
 from __future__ import annotations
 

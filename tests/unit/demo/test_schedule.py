@@ -1,4 +1,4 @@
-"""Faults are drawn once: the same seed kills the same ones, and every kind has its turn."""
+"""The seed determines the schedule of faults, and every kind of fault occurs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The demo's services on a real broker, without anybody who kills them."""
+"""The demo's services on a real broker, without kills."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_what_is_not_paid_yet_is_paid_with_a_message(shop: Shop, mode: str) -> N
     with shop.open(ORDERS) as db:
         db.execute("INSERT INTO orders VALUES (1, 1)")
         db.commit()
-    # It died here before, and goes on now.
+    # The mark says that the service has died at order 4 before, so it does not die there again.
     death_mark(shop.folder, 4).touch()
     ledger = shop.ledger(ORDERS) if mode == TRANSACTIONAL else None
     with InProcessBroker() as broker, Producer(broker.address, GROUP, ledger=ledger) as producer:
@@ -83,7 +83,7 @@ def test_every_effect_that_is_missing_or_too_many_is_counted(shop: Shop) -> None
     with shop.open(ORDERS) as db:
         db.execute("INSERT INTO orders VALUES (4, 1)")
         db.commit()
-    # Order 4 is missing everywhere; 2 came twice at two of them; 5 was never paid.
+    # Order 4 is missing everywhere, two services acted twice on order 2, and 5 was never paid.
     assert shop.wrong_effects() == dict.fromkeys(DOWNSTREAM, 2)
 
 

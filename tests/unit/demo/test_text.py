@@ -1,4 +1,4 @@
-"""What the demo says is what was measured, and it never calls a broken promise kept."""
+"""The demo reports what it measured, and never reports a broken promise as kept."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_kept_promise_is_said_in_a_sentence() -> None:
     ("given", "reason"),
     [
         (figures(of_transactional=audit((LOST, 1))), "1 times business_row_without_message"),
-        # Nothing was found, but not all was compared: no proof.
+        # Nothing was found, but the comparison is incomplete, so it proves nothing.
         (figures(of_transactional=audit(failed="it is down")), "ledger could not be compared"),
         (figures(undecided=2), "2 transactions are undecided"),
         (figures(transactional=run("transactional", paid=199)), "199 of 200 orders are paid"),
@@ -100,7 +100,7 @@ def test_the_speeds_are_explained_with_the_runs_own_figures() -> None:
     assert "7.5 ms per order instead of 3.0 ms (+4.5 ms)" in broker
     assert "row costs 0.20 ms" in broker
     assert "does less durable work" in work
-    # A service that was killed at its last order measured nothing: no figure is made up.
+    # A service that was killed at its last order has no measurements, so the text omits them.
     unmeasured = run("transactional", steps=StepTimes())
     assert len(speed_reasons(figures(transactional=unmeasured))) == 2
 
@@ -137,9 +137,9 @@ def test_the_page_has_every_figure_and_needs_no_other_file() -> None:
         for name, *_ in rows:
             assert name.replace("'", "&#x27;") in made
     assert "XA" in made
-    # Disagreements, two runs over time, ages.
+    # The charts: disagreements, two runs over time, ages.
     assert made.count('role="img"') == 4
-    # Every line and every mark of both runs is in a legend.
+    # The legend of each run names every line and every mark.
     for key in ("orders paid", "done by all three", "order service killed", "broker killed"):
         assert len(re.findall(rf"</svg>{key}[^<]*</li>", made)) == 2
     assert "order service killed after an order&#x27;s COMMIT" in made

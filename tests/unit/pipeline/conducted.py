@@ -1,4 +1,4 @@
-"""A running service with stand-ins for what it has done, for its tests."""
+"""A running pipeline service with stand-ins for its jobs."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from escrowmq.pipeline.service.telemetry import Facts, Telemetry
 from escrowmq.testing.in_process import InProcessBroker
 
 DEADLINE_S = 20.0
-#: Long enough that nothing in a test waits for it.
+#: Longer than any test runs.
 NEVER_MS = 3_600_000
 
 
 class Stand:
-    """Jobs that tell when they are done, and fail when they are told to."""
+    """Stand-in jobs that record each run and fail on request."""
 
     def __init__(self) -> None:
         self.done: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -80,7 +80,7 @@ class Stand:
 
 
 class Running:
-    """A service in a thread of its own."""
+    """A service that runs in its own thread."""
 
     def __init__(self, config: PipelineConfig) -> None:
         self.jobs = Stand()

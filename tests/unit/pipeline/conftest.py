@@ -1,4 +1,4 @@
-"""A broker in this process, and a producer that is online there."""
+"""Fixtures: a broker in this process, and a producer that is connected to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows for tests of the lake, with what a test does not care about filled in."""
+"""Rows for tests of the lake, with defaults for the columns that a test does not set."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ DAY_MS = 86_400_000
 
 
 def rows_of(table: LakeTable, *rows: dict[str, Any]) -> pa.RecordBatch:
-    """A batch of these rows, in the table's columns without ``date``; what is missing is null."""
+    """Return a batch with the table's columns except ``date``. Missing values are null."""
     fields = [field for field in table.arrow_schema() if field.name != DATE]
     return pa.RecordBatch.from_pylist(list(rows), schema=pa.schema(fields))
 
 
 def message(topic: str, offset: int, at_ms: int = MIDNIGHT_MS, **rest: Any) -> dict[str, Any]:  # noqa: ANN401 -- columns are of all types
-    """A message's row."""
+    """Return the row of a message."""
     place = {"broker": "b", "topic": topic, "queue_id": 0, "queue_offset": offset}
     return {**place, "visible_at_ms": at_ms, "body": b"body", **rest}

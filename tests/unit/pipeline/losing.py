@@ -1,4 +1,4 @@
-"""A way to a broker on which answers get lost: the broker has done it, and nobody hears of it."""
+"""A proxy that loses answers: the broker executes a request, but the caller gets no answer."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.remoting import Frame, FrameSplitter
 
 Loses = Callable[[OwnCode, int], bool]
-"""Whether the answer to the nth request of a kind (from 0) gets lost."""
+"""Whether to lose the answer to the nth request of a kind, counted from 0."""
 
 
 class LosingProxy:
-    """Asks the broker for one caller after the other, a request at a time."""
+    """Forwards each caller's requests to the broker, one at a time per connection."""
 
     def __init__(self, broker_address: str, loses: Loses) -> None:
         host, _, port = broker_address.rpartition(":")
@@ -25,7 +25,7 @@ class LosingProxy:
         self._loses = loses
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._threads: list[threading.Thread] = []
-        #: How often each kind of request was brought to the broker.
+        #: Number of requests of each kind that were forwarded to the broker.
         self.brought: Counter[OwnCode] = Counter()
 
     @property
@@ -37,7 +37,7 @@ class LosingProxy:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # Wakes up whoever waits for a caller.
+        # Wakes the thread that is blocked in accept().
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -78,7 +78,7 @@ class LosingProxy:
 
 
 def _frame(connection: socket.socket, splitter: FrameSplitter) -> tuple[bytes, Frame | None]:
-    """The next frame and its bytes; none if the other side has hung up."""
+    """Return the received bytes and the frame; the frame is None if the connection closed."""
     data = b""
     while True:
         try:

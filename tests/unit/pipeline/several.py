@@ -1,4 +1,4 @@
-"""Several brokers for one write, without Spark."""
+"""Helpers for one write to several brokers, without Spark."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def rows(*bodies: str) -> pa.RecordBatch:
 
 
 def keyed(*keys: str) -> pa.RecordBatch:
-    """Rows whose bodies are their keys."""
+    """Return rows whose bodies equal their keys."""
     return pa.record_batch({"body": list(keys), "key": list(keys)})
 
 
@@ -92,14 +92,14 @@ def undecided(served: Brokers) -> list[int]:
 
 
 def spread(served: Brokers, partition: int = 0) -> Written:
-    """An attempt with a part at every broker."""
+    """Write an attempt that has half messages at each of three brokers."""
     written = write(several(served), new_attempt(partition), iter([keyed(*DIGITS)]))
     assert undecided(served) == [1, 1, 1]
     return written
 
 
 def settle(served: Brokers, *, homes: dict[str, str] | None = None) -> Counter[str]:
-    """What the round does about parts; counts by what was done."""
+    """Handle the parts as a round of settling does, and return counts by outcome."""
     if homes is None:
         homes = {name: one.broker_address for name, one in zip("abc", served, strict=True)}
     found: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""Pages of stored messages, for tests of taking them apart."""
+"""Pages of stored messages, for tests of decoding."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ V4 = bytes(range(8))
 
 
 def record_of(body: bytes = b"", properties: bytes = b"", sys_flag: int = 0) -> bytes:
-    """A message as the log has it."""
+    """Return a message as the log stores it."""
     message = Message(
         topic=PLACE.topic, queue_id=QUEUE_ID, body=body, properties=properties, sys_flag=sys_flag
     )
@@ -27,7 +27,7 @@ def record_of(body: bytes = b"", properties: bytes = b"", sys_flag: int = 0) -> 
 
 
 def page_of(found: list[bytes], first: int = 5, visible_at_ms: int = 1_000) -> Page:
-    """These messages, as a broker answers them."""
+    """Return these messages as a page of a broker's answer."""
     count = len(found)
     return Page(
         queue_id=np.full(count, QUEUE_ID, dtype=np.int32),
@@ -42,7 +42,7 @@ def page_of(found: list[bytes], first: int = 5, visible_at_ms: int = 1_000) -> P
 def decoded(
     page: Page, columns: tuple[str, ...] = ALL, place: Place = PLACE
 ) -> list[dict[str, Any]]:
-    """The rows of a page, one by one; maps are sorted."""
+    """Decode a page into a list of rows, with sorted properties."""
     rows: list[dict[str, Any]] = []
     for batch in decode_page(page, place, columns):
         batch.validate(full=True)

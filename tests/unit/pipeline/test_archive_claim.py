@@ -1,4 +1,4 @@
-"""Who may append to a table, and what: each way in which checkpoint and table can come apart."""
+"""Which archive may append to a table, and each way in which checkpoint and table can diverge."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class Archive:
         return f"after {place.batch}"
 
     def plan(self, batch: int, text: str = "") -> None:
-        """Write down what a batch reads, as Spark does before it begins."""
+        """Write the batch's offsets file, as Spark does before a batch begins."""
         file = self.checkpoint / "offsets" / str(batch)
         file.parent.mkdir(exist_ok=True)
         file.write_text(text or f"v1\nbatch {batch}")
 
     def run(self, batch: int) -> bool:
-        """Run a batch as after a start; whether it was committed now."""
+        """Run a batch as after a start, and return whether this run committed it."""
         claim = self.claim()
         if not (self.checkpoint / "offsets" / str(batch)).exists():
             self.plan(batch)
@@ -97,7 +97,7 @@ def test_a_deleted_checkpoint_goes_on_from_what_the_table_has(
     assert archive.claim().starting == "after 1"
     assert archive.taken_over == [place]
     assert events(caplog) == ["archive_taken_over"]
-    # Its batches are counted from 0 again, and none of them is taken for one of before.
+    # Batch numbers start at 0 again, and the table does not mistake them for the old batches.
     assert archive.run(0)
 
 
@@ -133,7 +133,7 @@ def test_killed_between_the_note_and_the_claim_it_goes_on(tmp_path: Path) -> Non
     archive.run(0)
     shutil.rmtree(archive.checkpoint)
     killed_before_it_is_owner(archive)
-    # What it found in the table is in the note: it is not looked for again.
+    # The note stores the position found in the table, so it is not read again.
     assert archive.claim().starting == "after 0"
     assert len(archive.taken_over) == 1
     assert archive.run(0)
@@ -156,7 +156,7 @@ def test_a_checkpoint_from_a_backup_is_refused(tmp_path: Path) -> None:
     archive.run(2)
     shutil.rmtree(archive.checkpoint)
     shutil.copytree(tmp_path / "backup", archive.checkpoint)
-    # The same number, but not the same rows: Spark has planned it anew.
+    # Spark planned the batch again: the same number, but other rows.
     archive.plan(1, "up to now")
     assert refused(archive, 1) == "checkpoint_behind_lake"
     archive.plan(2, "up to now")
@@ -179,7 +179,7 @@ def test_a_lake_that_was_deleted_is_seen(tmp_path: Path) -> None:
     archive.run(0)
     archive.run(1)
     shutil.rmtree(tmp_path / "lake")
-    # It claims the new table as it did the old one, but its batches are missing there.
+    # The archive claims the new table, but its earlier batches are missing there.
     assert refused(archive, 2) == "lake_behind_checkpoint"
 
 

@@ -1,4 +1,4 @@
-"""What an audit says, as a page, as JSON and on a terminal."""
+"""The report of an audit as an HTML page, as JSON and as terminal text."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def evil() -> FoundReport:
 
 
 class Page(HTMLParser):
-    """What a browser would find."""
+    """Parser that collects a page's tags, links and texts, and checks that its tags are closed."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

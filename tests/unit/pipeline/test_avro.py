@@ -1,4 +1,4 @@
-"""Avro bodies: the values of Avro's specification, and bytes that are none."""
+"""Avro bodies: values as in Avro's specification, and bytes that are not a valid value."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from escrowmq.model.errors import RequestRefused
 from escrowmq.pipeline.source.avro_types import DEPTH_MAX, read_schema
 from escrowmq.pipeline.source.avro_values import whole_value
 
-#: A record that holds others, by name.
+#: A record that refers to a nested type by name.
 ORDER = {
     "type": "record",
     "name": "Order",
@@ -33,7 +33,7 @@ def logical(kind: str, name: str, **facts: Any) -> dict[str, Any]:  # noqa: ANN4
 
 
 def decoded(schema: Any, body: str) -> Any:  # noqa: ANN401 -- JSON in, any value out
-    """The value of bytes in hexadecimal; its decoder went to a task."""
+    """Decode hexadecimal bytes with a decoder that was pickled, as for a task."""
     decode = pickle.loads(pickle.dumps(read_schema(json.dumps(schema)).decode))
     return whole_value(decode, bytes.fromhex(body))
 
@@ -47,7 +47,7 @@ def test_a_schema_that_is_not_text_is_refused() -> None:
     ("schema", "spark", "body", "value"),
     [
         ("boolean", "boolean", "01", True),
-        # The examples of the specification.
+        # Examples from the specification.
         ("long", "bigint", "00", 0),
         ("long", "bigint", "01", -1),
         ("long", "bigint", "02", 1),
@@ -70,7 +70,7 @@ def test_a_schema_that_is_not_text_is_refused() -> None:
             (27, "foo"),
         ),
         ({"type": "array", "items": "long"}, "array<bigint>", "04063600", [3, 27]),
-        # The same with a size in bytes, and in two blocks.
+        # The same array with its size in bytes, and in two blocks.
         ({"type": "array", "items": "long"}, "array<bigint>", "0304063600", [3, 27]),
         ({"type": "array", "items": "long"}, "array<bigint>", "0206023600", [3, 27]),
         ({"type": "map", "values": "long"}, "map<string,bigint>", "0202610200", {"a": 1}),
@@ -103,7 +103,7 @@ def test_a_schema_that_is_not_text_is_refused() -> None:
             logical("long", "local-timestamp-millis"),
             "timestamp_ntz",
             "02",
-            datetime(1970, 1, 1, 0, 0, 0, 1_000),  # noqa: DTZ001 -- it has none
+            datetime(1970, 1, 1, 0, 0, 0, 1_000),  # noqa: DTZ001 -- a local timestamp has no time zone
         ),
         (
             logical("bytes", "decimal", precision=4, scale=2),
@@ -117,7 +117,7 @@ def test_a_schema_that_is_not_text_is_refused() -> None:
             "ffff",
             Decimal(-1),
         ),
-        # A logical type that nobody knows is the type below it.
+        # An unsupported logical type is read as its underlying type.
         (logical("string", "uuid"), "string", "0261", "a"),
         (logical("long", "of-next-year"), "bigint", "02", 1),
     ],
@@ -143,11 +143,11 @@ def test_values_are_those_of_the_specification(
         ("double", "00"),
         ("string", "06666f"),
         ("string", "02ff"),
-        # A length below zero.
+        # Negative length.
         ("bytes", "03"),
         (["null", "string"], "04"),
         ({"type": "enum", "name": "e", "symbols": ["A"]}, "02"),
-        # Billions of items without a byte each.
+        # Billions of items of zero bytes.
         (
             {"type": "array", "items": {"type": "fixed", "name": "f", "size": 0}},
             "feffffffffffffffff01",

@@ -1,4 +1,4 @@
-"""Checksums of pieces give the checksum of what they make up."""
+"""The checksums of pieces combine to the checksum of the joined bytes."""
 
 from __future__ import annotations
 

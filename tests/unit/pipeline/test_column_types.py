@@ -1,4 +1,4 @@
-"""Times as timestamps, and columns that stay what they were."""
+"""Times become timestamps, and the lake's columns keep their names and types."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from escrowmq.pipeline.views.options import VIEWS
 from escrowmq.protocol.own_rows import NO_CHECK_MS, TransactionRow
 from tests.unit.repository import ROOT
 
-#: The tables that 0.1.0 wrote: lakes have them.  A column may be added, none may change.
+#: Tables that release 0.1.0 wrote. Columns may be added, but existing lakes need these as is.
 KEPT = {
     "messages": "broker string, topic string, queue_id int, queue_offset bigint, log_offset bigint,"
     " message_id string, unique_key string, keys string, tags string, body binary,"
@@ -48,7 +48,7 @@ def test_a_timestamp_is_the_instant_in_microseconds(at_ms: int) -> None:
     made = timestamps(pa.array([at_ms, None], pa.int64()))
     assert made.type == pa.timestamp("us", tz="UTC")
     assert made.cast(pa.int64()).to_pylist() == [at_ms * 1_000, None]
-    # Neither Python nor pandas fails on it.
+    # Python and pandas can both represent it.
     assert made.to_pylist()[0].tzinfo is not None
     assert made.to_pandas()[0].value == at_ms * 1_000_000
 

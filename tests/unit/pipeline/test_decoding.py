@@ -1,4 +1,4 @@
-"""Pages of stored messages become the columns that reading them one by one gives."""
+"""Decoding a page gives the same columns as decoding its messages one by one."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def records(draw: st.DrawFn, topic: str = PLACE.topic) -> bytes:
         body=draw(st.binary(max_size=40)),
         properties=draw(property_strings()),
         flag=draw(number),
-        # Not compressed: no random bytes are.
+        # Clear the compression bit, because random bytes are not valid compressed data.
         sys_flag=draw(number) & ~1,
         born_at_ms=draw(large),
         born_host=draw(st.sampled_from([V4, V6])),
@@ -60,7 +60,7 @@ def records(draw: st.DrawFn, topic: str = PLACE.topic) -> bytes:
 
 
 def told(record: bytes, queue_offset: int, visible_at_ms: int) -> dict[str, Any]:
-    """The same, read one by one by the code that serves consumers."""
+    """Return the expected row, decoded by the code that serves consumers."""
     message = decode(visible_view(record, queue_offset, visible_at_ms))
     properties = message.properties
 
@@ -96,7 +96,7 @@ def told(record: bytes, queue_offset: int, visible_at_ms: int) -> dict[str, Any]
 
 
 def instant(at_ms: int) -> datetime | None:
-    """The same instant as Python has it; none outside of what pandas can hold."""
+    """Return the time as a datetime, or None if it is outside the range of pandas."""
     if abs(at_ms) > TIMESTAMP_MS_MAX:
         return None
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=at_ms)

@@ -1,4 +1,4 @@
-"""Messages that are whole and odd come with their problem; damaged ones never come."""
+"""Odd but intact messages are read with their problem. Damaged messages are never read."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_compressed_bodies_come_as_their_senders_had_them() -> None:
         (packed("lz4", b"cut off" * 100)[:-5], 1),
         (b"not compressed", 2),
         (packed("zstd", b"cut off" * 100)[:-5], 2),
-        # Nobody knows this one.
+        # Unknown compression type.
         (zlib.compress(b"body"), 7),
     ],
 )
@@ -116,7 +116,7 @@ def test_a_damaged_message_is_never_served(at: int) -> None:
     with pytest.raises(StoreCorrupt, match="message_damaged") as raised:
         decoded(page._replace(data=memoryview(data)))
     assert raised.value.fields["queue_offset"] == 6
-    # Whatever is wanted of it.
+    # The check does not depend on the requested columns.
     with pytest.raises(StoreCorrupt, match="message_damaged"):
         decoded(page._replace(data=memoryview(data)), ("queue_id",))
 
@@ -148,18 +148,18 @@ def test_bytes_that_are_no_messages_are_refused() -> None:
 @pytest.mark.parametrize(
     ("at", "value"),
     [
-        # The body's size, the topic's and the properties'.
+        # The sizes of the body, the topic and the properties.
         (87, 200),
         (88, 100),
         (96, 9),
-        # The bits that say that hosts are longer.
+        # The flag bits for longer host addresses.
         (39, 0x30),
     ],
 )
 def test_parts_that_do_not_fit_are_refused(at: int, value: int) -> None:
     record = bytearray(record_of())
     record[at] = value
-    # Whoever wrote it believed it.
+    # The checksum is valid, as if a faulty writer had made the record.
     crc = np.array([record_crc(record) or 0])
     page = page_of([record_of()])
     with pytest.raises(ProtocolViolation, match="stored_message_malformed"):

@@ -1,4 +1,4 @@
-"""Commits to the lake's tables: all at once, once, and never against what somebody else did."""
+"""A commit to a lake table is atomic, happens once, and never overrides another writer's."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def freely(_: DeltaTable) -> Sequence[Transaction]:
 
 
 def once(number: int) -> lake_module.Entitlement:
-    """Entitled to commit batch `number` if no later one, nor this, is there."""
+    """Allow a commit of batch `number` unless the table has this batch or a later one."""
 
     def entitled(delta: DeltaTable) -> Sequence[Transaction] | None:
         last = delta.transaction_version(APP)
@@ -55,7 +55,7 @@ def test_a_table_is_made_when_it_is_first_needed(tmp_path: Path) -> None:
     delta = lake.open(MESSAGES)
     assert delta.metadata().name == "messages"
     assert delta.metadata().partition_columns == ["topic", "date"]
-    # Any reader of Delta tables understands it.
+    # Every reader of Delta tables supports version 1.
     assert delta.protocol().min_reader_version == 1
     assert lake.open(MESSAGES).version() == 0
 
@@ -97,7 +97,7 @@ def test_two_drivers_cannot_both_commit_a_batch(tmp_path: Path) -> None:
 
     def overtaken(delta: DeltaTable) -> Sequence[Transaction] | None:
         answer = once(0)(delta)
-        # After this driver has looked, and before it commits, another one is done.
+        # Another driver commits after this driver's check and before its commit.
         lake.commit(MESSAGES, written(lake, 1), once(0))
         return answer
 
@@ -179,7 +179,7 @@ def test_columns_without_statistics_are_found_by_filters(tmp_path: Path) -> None
         dataset = delta.to_pyarrow_dataset()
         assert dataset.count_rows(filter=pc.field("tags").is_null()) == 1
         assert dataset.count_rows(filter=pc.field("queue_offset") > 1) == 2
-        # Nor do they get lost when files are merged.
+        # The second pass checks that the filters also work after a merge of files.
         delta.optimize.compact()
 
 

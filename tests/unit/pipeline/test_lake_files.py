@@ -1,4 +1,4 @@
-"""Files that a task writes: what they hold, where they lie, how much a task keeps meanwhile."""
+"""Files that a task writes: their contents, their paths, and how much the task buffers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def read(folder: Path, file: WrittenFile) -> pa.Table:
-    # Not by the name of the file: pyarrow would see columns in its directories.
+    # Given the path, pyarrow would read columns from the directory names.
     return pq.read_table(pa.BufferReader((folder / file.path).read_bytes()))
 
 
@@ -43,7 +43,7 @@ def test_each_partition_gets_a_file_with_its_rows_in_their_order(tmp_path: Path)
     files.add(rows_of(MESSAGES, message("T", 10, MIDNIGHT_MS + 5)))
     written = {file.partition: file for file in files.finish()}
 
-    # The day changes at midnight in UTC, wherever this runs.
+    # The day changes at midnight UTC, whatever the local time zone is.
     found = {partition: offsets(tmp_path, file) for partition, file in written.items()}
     assert found == {
         '{"topic": "T", "date": "2026-10-31"}': [7],

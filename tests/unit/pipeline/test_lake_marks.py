@@ -1,4 +1,4 @@
-"""Marks: the archive's position and the lake's retention, kept in the tables themselves."""
+"""Marks: the archive's position and the lake's retention, stored in the tables themselves."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_lake_of_an_older_program_is_marked_as_far_as_its_checkpoint_is(tmp_pa
     delta = lake.open(MESSAGES)
     assert is_marked(delta)
     assert marked_end(delta, "broker-a", "orders", 0) == 5
-    # Its retention left no mark: what is older than its oldest day may have been deleted.
+    # The older program's retention left no mark, so rows before the oldest day may be gone.
     assert kept_from_ms(delta) == 3 * DAY_MS
     begin_marks(lake, MESSAGES, {"broker-a": {"orders": {"0": 9}}})
     assert lake.open(MESSAGES).version() == delta.version()
@@ -82,6 +82,6 @@ def test_retention_marks_the_first_day_that_it_keeps(tmp_path: Path) -> None:
     assert kept_from_ms(lake.open(MESSAGES)) == 0
     assert delete_old(lake, MESSAGES, today, 4) == 1
     assert kept_from_ms(lake.open(MESSAGES)) == 3 * DAY_MS
-    # Retention that keeps more does not bring rows back.
+    # A longer retention does not move the mark back, because deleted rows do not return.
     mark_kept_from(lake, MESSAGES, date(1970, 1, 2))
     assert kept_from_ms(lake.open(MESSAGES)) == 3 * DAY_MS

@@ -1,4 +1,4 @@
-"""Upkeep of the lake: fewer files, no old rows, and nothing that anybody still needs is gone."""
+"""Upkeep merges small files, deletes old rows, and keeps the files that a query may still read."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ HOUR_S = 3_600
 
 
 def filled(folder: Path, *topics: str, days: int = 1, files: int = 10) -> Lake:
-    """A lake with so many files for each topic and day, one row in each."""
+    """Return a lake with `files` files of one row for each topic and day."""
     lake = Lake(folder)
     for number in range(files):
         rows = [
@@ -53,7 +53,7 @@ def stored(lake: Lake) -> set[Path]:
 
 
 def age(paths: set[Path], hours: float) -> None:
-    """Make files as old as that, for the storage."""
+    """Set the modification time of files to this many hours ago."""
     then_s = time.time() - hours * HOUR_S
     for path in paths:
         os.utime(path, (then_s, then_s))
@@ -64,7 +64,7 @@ def test_small_files_of_a_partition_become_one(tmp_path: Path) -> None:
     assert compact(lake, MESSAGES) == Upkeep(table="messages", files_merged=20, files_made=2)
     assert file_count(lake) == 2
     assert lake.open(MESSAGES).to_pyarrow_table().num_rows == 20
-    # Done is done.
+    # A second run has nothing to merge.
     assert compact(lake, MESSAGES) == Upkeep(table="messages")
 
 
@@ -106,7 +106,7 @@ def test_days_before_a_day_are_deleted_whole(tmp_path: Path) -> None:
 
 def test_files_that_are_in_no_table_go_when_they_are_old(tmp_path: Path) -> None:
     lake = filled(tmp_path, "T")
-    # An attempt that failed, and one that is being written.
+    # File 100 is from a failed attempt. File 101 is still being written.
     for number in (100, 101):
         files = TableFiles(MESSAGES, lake.uri_of(MESSAGES), {})
         files.add(rows_of(MESSAGES, message("T", number)))
@@ -123,7 +123,7 @@ def test_what_a_query_may_still_read_stays(tmp_path: Path) -> None:
     before = lake.open(MESSAGES)
     age(stored(lake), hours=48)
     compact(lake, MESSAGES)
-    # Old files, but they were in the table until just now.
+    # The files are old, but the table contained them until just now.
     remove_files(lake, MESSAGES, kept_hours=24)
     assert before.to_pyarrow_table().num_rows == 10
 
@@ -141,7 +141,7 @@ def test_all_tables_are_kept_up_whether_they_are_there_or_not(
     lake = filled(tmp_path, "T", days=2)
     with caplog.at_level(logging.INFO, "escrowmq"):
         done = keep_up(lake, today=date(2026, 11, 8), retention_days=6)
-    # What goes is not merged before.
+    # Files that retention deletes are not merged first.
     assert (done.files_deleted, done.files_merged, done.files_made) == (10, 10, 1)
     assert lake.find(PROGRESS) is None
     told = [vars(record) for record in caplog.records if event_of(record) == "table_kept_up"]

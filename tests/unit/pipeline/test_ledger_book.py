@@ -1,4 +1,4 @@
-"""What a pipeline finds out about its ledgers, and how brokers hear of it.  No Spark."""
+"""How a pipeline probes its ledgers and reports the results to brokers, without Spark."""
 
 from __future__ import annotations
 

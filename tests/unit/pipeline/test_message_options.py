@@ -1,4 +1,4 @@
-"""Options of a read of messages: what they mean, and what is wrong with one."""
+"""Options of a read of messages: their meaning, and the errors for wrong ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ B = QueueKey("broker-b", "orders", 0)
 
 
 def options(**given: str) -> MessageOptions:
-    # Spark hands names over without their case.
+    # Spark passes option names in lower case.
     named = {"broker": "127.0.0.1:1", "topic": "orders", **given}
     return any_options({name.lower(): value for name, value in named.items() if value})
 
@@ -70,7 +70,7 @@ def test_a_wrong_option_is_named_with_what_it_may_be(
 @pytest.mark.parametrize(
     ("read", "option"),
     [
-        # A stream has no end, and a read that is none has no batches.
+        # A stream has no end, and a batch read is not split into micro-batches.
         (stream_options, "endingOffsets"),
         (stream_options, "endingTimestamp"),
         (batch_options, "maxRowsPerBatch"),

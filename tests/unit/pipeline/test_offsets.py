@@ -1,4 +1,4 @@
-"""Offsets: where a stream stands, what is lost, how much a batch and a task read."""
+"""Offsets: a stream's position, lost ranges, and how much a batch and a task read."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_new_queue_is_read_from_its_first_message_and_a_new_broker_from_what_i
     [
         (3, Span(3, 9), False),
         (9, Span(3, 9), False),
-        # Retention, a store made anew, a topic that was deleted.
+        # Lost to retention, to a recreated store, and to a deleted topic.
         (2, Span(3, 9), True),
         (10, Span(3, 9), True),
         (0, None, True),
@@ -86,7 +86,7 @@ def test_a_loss_names_queue_offsets_and_the_way_out() -> None:
         (4, 99, Span(4, 9)),
         (0, 2, Span(3, 3)),
         (20, 99, Span(20, 20)),
-        # The queue was made anew since: its end is below where somebody stood.
+        # The queue was recreated, so its end is below the reader's position.
         (20, 5, Span(3, 5)),
     ],
 )
@@ -115,7 +115,7 @@ def test_a_small_queue_beside_a_large_one_is_read_too() -> None:
     for _ in range(200):
         starts = shared_out(starts, end, 10_000)
     assert starts == end
-    # With the last row of the large one, at the latest: each has its part.
+    # Each queue gets its share of a batch, so a small queue ends no later than a large one.
     assert shared_out({A0: 0, A1: 0}, {A0: 100, A1: 100}, 10) == {A0: 5, A1: 5}
 
 
@@ -128,7 +128,7 @@ def ranges(draw: st.DrawFn) -> list[Range]:
 @given(ranges(), st.integers(1, 30))
 def test_tasks_read_all_of_it_once(wanted: list[Range], rows_max: int) -> None:
     tasks = list(packed(wanted, rows_max))
-    # Each queue in its order.
+    # The tasks keep the order of each queue.
     assert _rows(one for task in tasks for one in task) == _rows(wanted)
     for task in tasks:
         assert len({one.queue.broker for one in task}) == 1
@@ -144,7 +144,7 @@ def _rows(ranges: Iterable[Range]) -> dict[QueueKey, list[int]]:
 
 
 def test_a_task_has_its_part_of_each_queue_of_a_topic() -> None:
-    """They were filled together, so what stands side by side in the log is read together."""
+    """A topic's queues fill together, so a task reads rows that are close together in the log."""
     wanted = [Range(A0, 0, 100), Range(A1, 50, 100), Range(B0, 0, 60)]
     assert list(packed(wanted, 75)) == [
         (Range(A0, 0, 50), Range(A1, 50, 75)),

@@ -1,4 +1,4 @@
-"""When settling, archiving or upkeep starts.  Times are milliseconds of any clock."""
+"""When settling, archiving or upkeep starts. Times are milliseconds of any clock."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_news_start_a_round_after_a_short_rest() -> None:
     pace.note(said(due=1))
     round_at(pace, 1_000, 1_100)
     pace.note(news(due=1))
-    # It took 100, so nine tenths of the time are others'.
+    # The round took 100 ms, so the pipeline rests 900 ms.
     assert pace.settle_at_ms() == 2_000
 
 
@@ -201,7 +201,7 @@ def test_the_lake_is_kept_up_once_something_was_archived_and_then_once_in_an_int
     pace.keeping_up.begin(4_000)
     assert pace.upkeep_at_ms() is None
     pace.keeping_up.end(5_000, is_failed=False)
-    # Days pass also when nothing is new: what is too old has to go.
+    # Rows reach the end of their retention even if no new ones arrive.
     assert (pace.archive_at_ms(), pace.upkeep_at_ms()) == (None, 104_000)
 
 

@@ -1,4 +1,4 @@
-"""What a service tells over HTTP."""
+"""Pages that a service serves over HTTP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pipeline's settings, and the places that follow from them."""
+"""The pipeline's settings, and the lake and checkpoint locations that follow from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Positions of streams on brokers whose history went back; without Spark."""
+"""Positions of streams on brokers whose history went back, without Spark."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ALL = ReadAllAvailable()
 
 
 class Restored:
-    """A broker, copies of its data directory, and a stream that Spark would drive."""
+    """A broker, copies of its data directory, and a stream driven as Spark would."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -54,7 +54,7 @@ class Restored:
         return made
 
     def batch(self, **options: str) -> list[bytes]:
-        """What comes until nothing does, as Spark would ask for it."""
+        """Read everything that is new, as Spark would."""
         stream = self.reader(**options)
         start = stream.initialOffset() if self.kept is None else self.kept
         end: Kept = json.loads(json.dumps(stream.latestOffset(start, ALL)))
@@ -88,7 +88,7 @@ def test_a_stream_goes_on_at_the_fork(restored: Restored) -> None:
     restored.restore("copy")
     restored.send(b"new-b")
     assert restored.batch() == [b"new-b"]
-    # The broker's restarts are on its lineage.
+    # A restart continues the same lineage.
     restored.broker.restart()
     restored.send(b"new-c", b"new-d")
     assert restored.batch() == [b"new-c", b"new-d"]
@@ -106,7 +106,7 @@ def test_a_position_before_the_fork_stays(restored: Restored) -> None:
 
 
 def test_a_restore_that_is_undone_goes_back_to_the_first_history(restored: Restored) -> None:
-    """The fork is then the start of the history that was left, and no epoch of this broker."""
+    """The fork is where the abandoned history starts, which is not an epoch of this broker."""
     restored.send(b"a")
     restored.copy("early")
     restored.send(b"b", b"c")
@@ -153,7 +153,7 @@ def test_a_task_does_not_read_another_history_than_was_planned(restored: Restore
 def test_another_store_is_read_from_its_start_even_if_it_is_longer(
     restored: Restored, tmp_path: Path
 ) -> None:
-    """Its offsets mean other messages: the first ones were passed over."""
+    """The same offset names another message there, so reading on would skip the first ones."""
     restored.send(b"a")
     assert restored.batch() == [b"a"]
     restored.broker.stop()
@@ -202,14 +202,14 @@ def test_a_checkpoint_keeps_eight_epochs_and_changes_only_with_what_is_read() ->
     grown = Sight(sight.lineage, 2_000, 9)
     assert to_keep({"a": 5}, {"a": grown}, kept) == kept
     assert to_keep({"a": 6}, {"a": grown}, kept) != kept
-    # A broker that is not read now keeps its place.
+    # A broker that is not read now keeps its position.
     assert to_keep({"a": 5}, {}, kept) == kept
     assert places(kept) == {"a": 5}
 
 
 @pytest.mark.parametrize("is_committed_late", [False, True])
 def test_ends_of_queues_at_a_log_offset(restored: Restored, *, is_committed_late: bool) -> None:
-    """A message is visible from its commit on, not from where it is stored."""
+    """A message is visible from the log offset of its commit, not from where it is stored."""
     broker = restored.broker
     restored.send(b"a")
     half = hold(broker, "t-1", row(b"b"))

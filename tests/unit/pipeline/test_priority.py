@@ -1,4 +1,4 @@
-"""Stepping back for a broker on the same machine, in processes of their own."""
+"""The pipeline lowers its priority for a broker on the same machine. Runs separate processes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ subprocess.run([sys.executable, "-c", "import os; print(os.nice(0), os.sched_get
 
 
 def stepped_back(niceness: int, *, is_elsewhere: bool = False) -> tuple[int, int]:
-    """How much nicer a child of a process is that stepped back, and how Linux schedules it."""
+    """Return the added niceness and the scheduling policy of a child after `step_back`."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM.format(niceness=niceness, is_elsewhere=is_elsewhere)],
         check=True,

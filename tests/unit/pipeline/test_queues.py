@@ -1,4 +1,4 @@
-"""Asking brokers about their queues."""
+"""Requests to brokers about their queues."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.spark.topics import row, send
         (Topics(("orders", "nothing"), ""), {"orders"}),
         (Topics(("%DLQ%shop",), ""), {"%DLQ%shop"}),
         (Topics((), "or.*"), {"orders", "orders-2"}),
-        # The whole name.
+        # A pattern must match the whole name.
         (Topics((), "orders"), {"orders"}),
         (Topics((), ".*"), {"orders", "orders-2"}),
         (Topics((), "%DLQ%.*"), {"%DLQ%shop"}),
@@ -55,7 +55,7 @@ def test_patience_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse() -> None:
         raise RequestRefused("topic_unknown")
 
-    # What is refused will be refused again.
+    # A refusal is not retried, because the broker would refuse again.
     with pytest.raises(RequestRefused):
         patiently(refuse, 10)
 

@@ -1,4 +1,4 @@
-"""What a reader says about a user's mistake: a wrong topic, wrong offsets, another's checkpoint."""
+"""Errors for a user's mistakes: a wrong topic, wrong offsets, another stream's checkpoint."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COLUMNS = spark_schema(("queue_offset", "body"))
 
 @pytest.fixture
 def broker() -> Iterator[InProcessBroker]:
-    """A broker with one message in its topic ``orders``."""
+    """Yield a broker with one message in its topic ``orders``."""
     with InProcessBroker(queue_count=1) as broker:
         send(broker, row(b"first"))
         yield broker
@@ -70,7 +70,7 @@ def test_a_stream_says_which_topics_it_waits_for(
     stream = streamed(broker, topic="orders,ordres")
     start = stream.initialOffset()
     assert [one["topic"] for one in facts(caplog, "topic_awaited")] == ["ordres"]
-    # The topic is read from its first message once it is there.
+    # Once the topic exists, the stream reads it from its first message.
     send(broker, row(b"late", topic="ordres"))
     partitions = stream.partitions(start, stream.latestOffset(start, ALL))
     bodies: list[Any] = [

@@ -1,4 +1,4 @@
-"""Streams of topics that are deleted and made again: none of the new one lost, none doubled."""
+"""A stream of a topic that is deleted and recreated reads each new message exactly once."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def remake(store: Restored, *bodies: bytes) -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_a_topic_that_is_made_again_is_read_from_its_start(store: Restored, count: int) -> None:
-    """Also if it has exactly as many messages as the stream had read of the deleted one."""
+    """This includes a new topic with as many messages as the stream had read of the old one."""
     store.send(b"old 1", b"old 2")
     assert store.batch() == [b"old 1", b"old 2"]
     news = [b"new %d" % number for number in range(count)]
@@ -72,7 +72,7 @@ def test_a_batch_that_was_planned_before_the_topic_was_deleted_is_a_loss(store: 
     end: Kept = json.loads(json.dumps(stream.latestOffset(start, ALL)))
     planned = stream.partitions(start, end)
     remake(store, b"new 1", b"new 2")
-    # A task that comes late reads nothing of the new one in its place.
+    # A late task does not read the new topic in place of the old one.
     with pytest.raises(RequestRefused, match="topic_remade"):
         [list(stream.read(partition)) for partition in planned]
     with pytest.raises(RequestRefused, match="data_lost"):

@@ -1,4 +1,4 @@
-"""The parts of every HTML report: style sheet, tables that line up, round scales."""
+"""The parts of every HTML report: style sheet, aligned tables, scales with round numbers."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def test_the_style_sheet_serves_light_dark_paper_and_phones() -> None:
     assert "@media print" in style
     assert "max-width: 44rem" in style
     assert "</style" not in style
-    # No font, image or style sheet of another place.
+    # The page loads no font, image or style sheet from elsewhere.
     assert not re.search(r"url\(|@import|@font-face|https?:", style)
 
 
 def test_words_are_not_broken_in_tables() -> None:
-    """Only ids may break anywhere: they have no place to break at."""
+    """Only ids may break at any character, because they contain no spaces."""
     breaking = re.findall(r"^(\S.*)\{[^}]*overflow-wrap: anywhere", style_sheet(), re.MULTILINE)
     assert [name.strip() for name in breaking] == ["td.id"]
 

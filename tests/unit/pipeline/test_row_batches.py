@@ -1,4 +1,4 @@
-"""Rows of Spark 4.0's stream writer, put together to Arrow batches."""
+"""Rows of Spark 4.0's stream writer, combined into Arrow batches."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_batches_are_passed_on_as_they_are() -> None:
 
 @pytest.fixture
 def new_york(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """This process has the local time of New York."""
+    """Set the local time zone of this process to New York."""
     with monkeypatch.context() as patched:
         patched.setenv("TZ", "America/New_York")
         time.tzset()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from escrowmq.pipeline.spark.scratch import scratch_in
 
-#: No process has so high a number.
+#: Above the highest process id of Linux.
 DEAD = str(2**22 + 1)
 
 

@@ -1,4 +1,4 @@
-"""The service's loop, on a real broker; rounds and runs are stand-ins that say what they do."""
+"""The service's loop on a real broker. Stand-ins replace its jobs and record their runs."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def test_a_failed_round_is_told_counted_and_tried_again(
         assert one.facts.settle.failures_in_a_row == 0
     told = [record for record in caplog.records if event_of(record) == "settle_failed"]
     assert [vars(record)["failures_in_a_row"] for record in told][:3] == [1, 2, 3]
-    # Our own mistakes come with their trace; what others cannot help does not.
+    # An unexpected error is logged with a traceback. An unavailable broker is not.
     assert told[0].exc_info is not None
     assert told[-1].exc_info is None
 
@@ -129,7 +129,7 @@ async def test_what_is_new_in_the_log_is_archived_and_rounds_with_it(
         done = {one.jobs.next() for _ in range(2)}
         producer.end(held, Resolution.COMMIT)
         while not {"settle", "archive"} <= done or not one.jobs.rounds:
-            # Before each wait there is something to wait for.
+            # Send a message before each wait, so that there is something to archive.
             producer.send("orders", b"more")
             done.add(one.jobs.next())
         assert one.jobs.rounds[0] == {"seen": 3, "asked": 2, "took_ms": 5}

@@ -1,4 +1,4 @@
-"""What Spark is told when it starts; that it starts so is tests/spark's."""
+"""Settings and environment for the start of Spark. tests/spark starts it with them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CLUSTER = PipelineConfig(
 
 @pytest.fixture
 def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A Java that is quick to try."""
+    """Install a stand-in for Java that exits at once."""
     program = tmp_path / "bin" / "java"
     program.parent.mkdir()
     program.write_text("#!/bin/sh\n")
@@ -60,7 +60,7 @@ def test_on_one_machine_workers_take_the_installed_modules(
     assert sorted(part.name for part in home.iterdir()) == ["bin", "jars"]
     assert (home / "bin" / "spark-submit").is_file()
     assert "SPARK_HOME" not in environment(CLUSTER, None)
-    # Ours may be made again elsewhere; what somebody has chosen stays.
+    # Our own SPARK_HOME may be created again elsewhere. A user's SPARK_HOME stays.
     monkeypatch.setenv("SPARK_HOME", str(home))
     again = environment(PipelineConfig(), tmp_path / "other")["SPARK_HOME"]
     assert Path(again).is_relative_to(tmp_path / "other")
@@ -77,13 +77,13 @@ def test_the_heap_is_bounded_and_options_may_have_blanks() -> None:
 def test_executors_are_set_up_in_a_cluster_only() -> None:
     told = settings(CLUSTER)
     assert (told["spark.executor.memory"], told["spark.executor.cores"]) == ("2048m", "2")
-    # These tests run from sources, which the cluster's machines must find.
+    # These tests run from sources, so the cluster's machines need their path.
     assert (Path(told["spark.executorEnv.PYTHONPATH"]) / "escrowmq" / "pipeline").is_dir()
     assert not [name for name in settings(PipelineConfig()) if name.startswith("spark.executor")]
 
 
 def test_without_spark_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pyspark.sql", None)  # As if it were not installed.
+    monkeypatch.setitem(sys.modules, "pyspark.sql", None)  # Makes the import fail.
     with pytest.raises(RequestRefused, match=r"escrowmq\[spark\]") as refused:
         spark_session(PipelineConfig())
     assert refused.value.code == "spark_missing"

@@ -1,4 +1,4 @@
-"""Parts of a sink's attempts, ended as they ended at home."""
+"""Settle ends each part of a sink's attempt as the attempt ended at its home."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_parts_wait_for_their_home_however_old_they_are(served: Brokers) -> None
 
 
 def test_an_attempt_that_retention_carried_forward_is_found_and_decided_everywhere() -> None:
-    """Its log was deleted under it, at home and elsewhere: it keeps its place and its names."""
+    """Retention deleted the start of every broker's log. The attempt keeps its offset and ids."""
     store = StoreConfig(segment_bytes_max=4_096)
     with ExitStack() as started:
         served = [started.enter_context(InProcessBroker(name=name, store=store)) for name in "abc"]
@@ -97,7 +97,7 @@ def test_a_part_that_its_home_does_not_know_is_parked_after_a_day_and_never_deli
 ) -> None:
     spread(served)
     _, b, c = served
-    # Another broker under the home's name: it never had the attempt.
+    # Another broker with the home's name, which never had the attempt.
     with InProcessBroker(name="a") as stranger:
         homes = {"a": stranger.broker_address}
         assert settle([b, c], homes=homes) == {"home_does_not_know": 2}
@@ -117,7 +117,7 @@ def test_a_part_whose_names_tell_no_home_is_kept_for_a_person(served: Brokers) -
 
 
 def test_home_tells_what_became_of_an_attempt_as_long_as_its_log_has_it() -> None:
-    """Also when thousands of rows came after it, and after a restart."""
+    """The answer stays the same after 2,000 more rows and after a restart."""
     store = StoreConfig(segment_bytes_max=64 * 1024, chunk_rows=64)
     with (
         InProcessBroker(store=store) as broker,

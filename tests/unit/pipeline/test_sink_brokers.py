@@ -1,4 +1,4 @@
-"""Which brokers a write goes to, which of them decides, and what goes where."""
+"""Which brokers a write uses, which one decides, and which broker gets each row."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_keys_are_spread_evenly() -> None:
 def test_a_key_s_broker_depends_on_names_and_not_on_their_order_or_the_partition() -> None:
     first = placed(["a", "b", "c"], list(KEYS))
     assert placed(["c", "a", "b"], list(KEYS), partition=5) == first
-    # Among other rows, too.
+    # Other rows in the batch make no difference.
     assert placed(["a", "b", "c"], [None, *reversed(KEYS)])[1:] == first[::-1]
 
 

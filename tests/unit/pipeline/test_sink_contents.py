@@ -13,7 +13,7 @@ MAP = pa.map_(pa.string(), pa.string())
 
 
 def said(*batches: pa.RecordBatch, topic: str = "orders") -> str:
-    """Of these batches, each of a task of its own."""
+    """Return the fingerprint of these batches, with one task for each."""
     sums = []
     for batch in batches:
         one = RowSum(topic)
@@ -22,7 +22,7 @@ def said(*batches: pa.RecordBatch, topic: str = "orders") -> str:
     return content_of(sums)
 
 
-def rows(**columns: Any) -> pa.RecordBatch:  # noqa: ANN401 - of any type
+def rows(**columns: Any) -> pa.RecordBatch:  # noqa: ANN401 - columns of any type
     return pa.record_batch(columns)
 
 

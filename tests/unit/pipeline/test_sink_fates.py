@@ -1,4 +1,4 @@
-"""What becomes of a part at another broker."""
+"""How a part at another broker than its home ends."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ A, B = SinkBroker("a", "a:1"), SinkBroker("b", "b:1")
         ("committed", "commit"),
         ("rolled_back", "rollback"),
         ("prepared", None),
-        # Parked is no decision.
+        # Parked is not a decision.
         ("parked", None),
-        # Of a later version.
+        # A state of a later version.
         ("something", None),
     ],
 )

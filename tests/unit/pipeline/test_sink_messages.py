@@ -1,4 +1,4 @@
-"""DataFrame rows as messages."""
+"""DataFrame rows become messages."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ LONG = "x" * 40_000
 
 
 def mapped(*pairs: tuple[str, str | None]) -> dict[str, Any]:
-    """Two rows, the second with these properties."""
+    """Return the properties column of two rows, of which the second has these."""
     return {"properties": pa.array([None, list(pairs)], PAIRS)}
 
 

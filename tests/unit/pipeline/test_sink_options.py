@@ -1,4 +1,4 @@
-"""Options and columns of the sink, checked before anything runs."""
+"""Options and columns of the sink are checked before a task runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BODY = "body string"
 
 
 def columns(text: str) -> StructType:
-    """As ``name type, …``; without a JVM, so plain types only."""
+    """Parse ``name type, …`` into a schema without a JVM, for a few types only."""
     from pyspark.sql.types import _parse_datatype_json_value
 
     kinds = {

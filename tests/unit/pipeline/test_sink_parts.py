@@ -1,4 +1,4 @@
-"""One write over several brokers, without Spark: attempts, the decision, what settle carries."""
+"""One write to several brokers, without Spark: attempts, the decision, and its way to parts."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_part_tells_where_its_home_is(served: Brokers) -> None:
 
 
 def test_home_holds_the_attempt_before_any_other_broker_hears_of_it(served: Brokers) -> None:
-    """The answer of the first other broker never comes: at home there is something by then."""
+    """When the first request reaches another broker, the home already holds half messages."""
     a, b, _ = served
     seen: list[int] = []
 
@@ -113,7 +113,7 @@ def test_every_answer_of_every_broker_may_get_lost_once(served: Brokers) -> None
     with ways[0], ways[1], ways[2]:
         to = several([way.address for way in ways])
         written = write(to, new_attempt(), iter([keyed(*DIGITS), keyed(*DIGITS)]))
-        # The decision was made, and then asked for again: it is these attempts that did it.
+        # The first answer was lost. The retry finds the decision, made for these attempts.
         assert commit(to, written) == "already_done"
     assert all_bodies(served) == sorted(DIGITS * 2)
     assert undecided(served) == [0, 0, 0]
@@ -162,7 +162,7 @@ def test_a_batch_that_is_done_rolls_back_its_second_try_everywhere(served: Broke
 
 
 def test_a_batch_that_is_done_is_so_also_if_settle_was_faster(served: Brokers) -> None:
-    """Settle rolled back what nobody needs before the driver came to say so."""
+    """Settle rolls back the repeated attempt before the driver asks for its decision."""
     to = several(served)
     commit(to, spread(served))
     again = spread(served)
@@ -215,7 +215,7 @@ def test_an_abort_rolls_back_everywhere_and_leaves_what_was_committed(served: Br
 def test_a_decision_is_a_success_though_another_broker_is_away_then(
     served: Brokers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It goes between the look at its part and the decision; settle carries it when it is back."""
+    """The broker stops before it hears of the decision, and settle carries it there later."""
     monkeypatch.setattr(sink_deciding, "CARRY_MS", 100)
     written, c = spread(served), served[2]
     to = several(served)

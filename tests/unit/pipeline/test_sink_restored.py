@@ -1,4 +1,4 @@
-"""A sink whose home broker was set back: it neither repeats a batch nor goes on after a gap."""
+"""A sink whose home broker was restored neither repeats a batch nor continues after a gap."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_home_that_was_restored_does_not_repeat_a_batch_that_others_have_commi
         with pytest.raises(RequestRefused, match="batch_committed_elsewhere") as refused:
             decide(6, "x", *DIGITS)
         assert (refused.value.fields["home"], refused.value.fields["broker"]) == ("a", "b")
-        # Nor does it go on as if nothing were missing.
+        # The home also refuses a batch that would leave a gap.
         with pytest.raises(RequestRefused, match=r"batches_missing.*last_decided=5"):
             decide(9, "y", *DIGITS)
         assert bodies(b) == before

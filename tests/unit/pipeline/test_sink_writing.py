@@ -1,4 +1,4 @@
-"""An attempt of the sink on a real broker, without Spark: requests, repeats, decisions."""
+"""An attempt of the sink on a real broker, without Spark: requests, retries, decisions."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_all_of_a_batch_can_be_seen_however_many_requests_it_took(
 
 
 def test_a_new_topic_is_asked_for_while_rows_are_on_their_way(broker: InProcessBroker) -> None:
-    """Both on one connection: they must not take each other's answers."""
+    """Both requests share one connection, and each must get its own answer."""
     names = [f"topic-{number}" for number in range(100)]
     batches = (pa.record_batch({"body": ["a"], "topic": [name]}) for name in names)
     with SinkCalls(broker.broker_address, TIMEOUT_MS) as calls:
@@ -110,7 +110,7 @@ def test_a_batch_that_is_done_rolls_back_the_attempts_of_its_second_try(
 
 
 def test_every_answer_that_gets_lost_is_asked_for_again(broker: InProcessBroker) -> None:
-    # Every other one is lost, so each request is brought twice.
+    # The proxy loses every second answer, so each request is sent twice.
     with LosingProxy(broker.broker_address, lambda _, number: number % 2 == 0) as way:
         written = write(way.address, rows("a", "b", "c"), rows("d"))
         assert decide(way.address, written) == "already_done"

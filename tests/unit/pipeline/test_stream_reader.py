@@ -1,4 +1,4 @@
-"""A stream's reader on a real broker, without Spark: what a batch reads, and what is lost."""
+"""A stream's reader on a real broker, without Spark: what a batch reads, and what was lost."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ COLUMNS = spark_schema(("queue_offset", "body"))
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[InProcessBroker]:
-    """Queue 0 has the messages 3 and 4 of five, because retention has deleted the others."""
+    """Yield a broker whose queue 0 has messages 3 and 4. Retention has deleted 0 to 2."""
     (tmp_path / "store").mkdir()
     driver = Driver(OsDisk(tmp_path / "store"))
     driver.append(*(message(f"old {number}") for number in range(3)))
@@ -56,7 +56,7 @@ def at(offset: int) -> StreamOffsets:
 
 
 def batch(stream: MessageStreamReader, start: Kept, limit: ReadLimit = ALL) -> list[Any]:
-    """What a batch from here on reads."""
+    """Read a batch that starts here, and return its bodies."""
     end = stream.latestOffset(start, limit)
     return read(stream, start, end)
 
@@ -86,7 +86,7 @@ def test_a_stream_begins_at_a_time(broker: InProcessBroker) -> None:
     broker.clock.advance(ms=HOUR)
     send(broker, row(b"later"))
     assert places(reader(broker, startingTimestamp=str(now_ms + 2)).initialOffset()) == at(6)
-    # Not one message of that time yet: with what comes.
+    # No message is that new, so the stream starts with the next one.
     assert places(reader(broker, startingTimestamp=str(now_ms + 2 * HOUR)).initialOffset()) == at(7)
 
 
@@ -100,7 +100,7 @@ def test_several_brokers_are_read_by_their_names(broker: InProcessBroker) -> Non
         start = stream.initialOffset()
         assert places(start) == at(4) | {"broker-b": {"orders": {"0": 0}}}
         assert batch(stream, start) == [b"new 4", b"other"]
-        # One that joins is read from what it has.
+        # A broker that joins is read from its first message.
         assert batch(stream, at(5)) == [b"other"]
 
 
@@ -109,7 +109,7 @@ def test_limits_are_kept(broker: InProcessBroker) -> None:
     stream = reader(broker, maxRowsPerBatch="1")
     assert stream.getDefaultReadLimit() == ReadMaxRows(1)
     assert places(stream.latestOffset(at(3), ReadMaxRows(1))) == at(4)
-    # Spark may want all nevertheless.
+    # Spark may still ask for all rows.
     assert places(stream.latestOffset(at(3), ALL)) == at(5)
 
 
@@ -125,7 +125,7 @@ def test_what_comes_after_the_start_is_not_available_now(broker: InProcessBroker
     ("start", "facts"),
     [
         (at(2), {"start": 2, "there_start": 3, "there_end": 5}),
-        # A store that was made anew, a topic that was deleted, a queue that nobody has seen yet.
+        # A recreated store, a deleted topic, and a queue that the stream has not seen yet.
         (at(6), {"start": 6, "there_start": 3, "there_end": 5}),
         ({"broker-a": {"gone": {"0": 1}, "orders": {"0": 3}}}, {"start": 1, "topic": "gone"}),
         ({"broker-a": {}}, {"start": 0, "there_start": 3, "there_end": 5}),
@@ -191,7 +191,7 @@ def test_a_queue_that_is_named_and_not_there_is_an_error(broker: InProcessBroker
 
 
 def batch_bodies(broker: InProcessBroker, **options: str) -> list[Any]:
-    """What a read that is no stream finds."""
+    """Return the bodies that a batch read finds."""
     given = {"broker": broker.broker_address, "topic": "orders", **options}
     made = batch_reader(given, COLUMNS)
     assert isinstance(made, MessageReader)
@@ -227,7 +227,7 @@ def test_a_batch_read_that_ends_before_it_begins_is_empty(
 @pytest.mark.parametrize(
     "bounds",
     [
-        # A store that was made anew, or offsets of another one.
+        # A recreated store, or the offsets of another one.
         {"startingOffsets": '{"orders": {"0": 6}}'},
         {"startingOffsets": '{"orders": {"0": 6}}', "endingOffsets": '{"orders": {"0": 8}}'},
         {"startingOffsets": '{"ordres": {"0": 4}}'},
