@@ -227,8 +227,7 @@ def test_a_producer_that_is_asked_after_a_restore_does_not_guess_either(
 def test_a_tail_that_a_power_cut_took_parks_what_may_have_been_swept(
     shop: Shop, tmp_path: Path
 ) -> None:
-    """With durability = "os", the decision was confirmed and its row swept before it was on disk.
-    """
+    """With durability = "os", the decision was confirmed and swept before it was on disk."""
     data, left = tmp_path / "data", tmp_path / "left"
     ends: list[int] = []
     with brokers(data, shop) as broker, shop_producer(broker, shop) as producer:
