@@ -147,8 +147,8 @@ def wait_until(is_so: Callable[[], bool], what: str, timeout_s: float = START_S_
 
 
 def cluster_options() -> str:
-    """Return the Spark options of a driver on this machine, as ``pipeline.spark_options`` takes
-    them."""
+    """Return a driver's Spark options on this machine, in the form of ``pipeline.spark_options``.
+    """
     options = {
         "spark.driver.host": HOSTS[0],
         "spark.driver.bindAddress": HOSTS[0],

@@ -297,8 +297,8 @@ class BrokerLevel(Calls):
     def obey(
         self, verdicts: Sequence[Verdict], resolution: Resolution | None
     ) -> list[VerdictOutcome]:
-        """Apply the verdicts. An asked producer answers with the resolution; None is no producer
-        online."""
+        """Apply the verdicts; asked producers answer ``resolution``, and None means none is online.
+        """
         producer = self._producer_that_is(online=resolution is not None)
         rows = [
             VerdictRow(

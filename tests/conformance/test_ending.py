@@ -130,8 +130,7 @@ async def test_a_commit_decides_what_was_given_up_and_once(tmp_path: Path) -> No
 
 
 async def test_the_offsets_of_a_half_message_are_good_for_ever(tmp_path: Path) -> None:
-    """Apache's broker copies a half message when it checks it, and loses answers to the old
-    offsets."""
+    """Apache's broker copies a half message at each check, and loses answers to the old offsets."""
     async with serving(tmp_path) as server:
         peer = await Peer.to(server.broker_address)
         answer = await peer.ask(SEND, half("t", CHECK_IMMUNITY_TIME_IN_SECONDS="600"), b"x")

@@ -15,8 +15,7 @@ def judge(
     possible: set[str],
     seen: Mapping[str, Sequence[Received]],
 ) -> None:
-    """Assert that nothing is lost, doubled or wrongly committed, and that every consumer saw the
-    log.
+    """Assert that nothing is lost, doubled or wrongly visible, and that each consumer saw the log.
 
     ``required`` are the keys that must be in the log, ``possible`` those whose outcome is unknown;
     ``seen`` is what each consumer was given, perhaps more than once.

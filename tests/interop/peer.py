@@ -129,8 +129,7 @@ class Peer:
         fail: Mapping[str, int] | None = None,
         **options: object,
     ) -> PushConsumer:
-        """Start a push consumer; ``fail`` is how many deliveries of a key it refuses before it
-        accepts one."""
+        """Start a push consumer; ``fail`` is the count of refused deliveries for each key."""
         return PushConsumer(
             *self._start(
                 "start_push_consumer",

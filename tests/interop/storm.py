@@ -123,8 +123,7 @@ class Storm:
         return [*self.ordinary, *self.transactions]
 
     def goes_on(self, count: int, readers: Iterable[str]) -> None:
-        """Wait until each producer has sent this many more, and each of these consumers got a
-        message."""
+        """Wait until each producer has sent this many more, and these consumers got messages."""
         sent = {worker: len(worker.acknowledged) + count for worker in self.workers}
         seen = {name: len(self.consumers[name].received()) for name in readers}
 

@@ -105,7 +105,7 @@ class Shop:
             calls.ask(RequestCode.UPDATE_CONSUMER_OFFSET, header)
 
     def plant_offset(self, group: str, offset: int, topic: str = PAID) -> None:
-        """Put a group's offset beyond its queue past the broker, which refuses such a commit."""
+        """Set a group's offset beyond its queue directly: the broker refuses such a commit."""
         self.read_up_to(group, 0, topic)
         server: Any = self.broker._running
         server.broker.meta.set_offset(group, topic, 0, offset)

@@ -44,8 +44,8 @@ UNHEARD_OF = 1 | 7 << 8
 
 
 def store_odd(place: Path) -> None:
-    """Store a message whose properties are invalid UTF-8; brokers refuse it, but disks may have
-    one."""
+    """Store a message with invalid UTF-8 in its properties: brokers refuse it, disks may have it.
+    """
     place.mkdir(parents=True)
     odd = Message(
         topic="orders",

@@ -1,5 +1,4 @@
-"""What an audit can report about ledgers: which of them it can read, and which rows a sweep
-explains."""
+"""Audits of ledgers: which of them can be read, and which missing rows a sweep explains."""
 
 from __future__ import annotations
 

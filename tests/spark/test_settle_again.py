@@ -62,8 +62,7 @@ def is_settled(broker: InProcessBroker) -> bool:
 
 @dataclass(frozen=True)
 class Dying:
-    """A task that dies after ``requests`` requests to the broker, in its first ``attempts`` tries.
-    """
+    """A task that dies after this many requests to the broker, in its first attempts."""
 
     task: SettleTask
     requests: int

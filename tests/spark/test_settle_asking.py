@@ -108,8 +108,7 @@ def test_ages_and_deadlines_are_on_each_brokers_own_clock(
 def test_a_round_tells_the_broker_that_the_pipeline_is_there(
     spark: SparkSession, broker: InProcessBroker
 ) -> None:
-    """This includes a round without work. Without rounds, the broker reports since when it misses
-    them."""
+    """Even a round without work counts; without rounds, the broker reports since when."""
 
     def away_since_ms() -> int:
         with OwnCalls(broker.broker_address) as calls:

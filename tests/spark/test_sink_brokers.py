@@ -226,7 +226,7 @@ def test_a_driver_that_comes_too_late_is_refused_as_a_whole(
     go_on = tmp_path / "go-on"
 
     def late() -> None:
-        # A frame made like this also works in another thread.
+        # Made like this, Spark also makes the session the active one of this thread.
         frame = spark.createDataFrame([(str(number),) for number in range(60)], "body string")
         hangs = {"fault": "commit.before:hang", "until": str(go_on)}
         write(frame.repartition(3), brokers, **hangs, **NAMED)
@@ -315,7 +315,7 @@ def test_an_app_id_that_two_brokers_know_is_refused(
         write(rows(spark, 5, 1), [broker], **NAMED)
     with pytest.raises(PySparkException, match=r"app_id_at_two_brokers.*'b', 'c'"):
         write(rows(spark), brokers, **NAMED)
-    # With only one of them, home is known.
+    # With only one of these brokers in the list, home is known.
     write(rows(spark, 5, 1), brokers[:2], **NAMED)
     assert bodies(*brokers) == each_once(5) + each_once(5)
 

@@ -66,8 +66,7 @@ class Auditor:
 
 
 def expected_findings(model: Model, found: Found) -> Findings:
-    """Return the orders whose messages were lost, and the ledger rows that no broker knows any
-    more."""
+    """Return the orders whose messages were lost, and the ledger rows that no broker knows."""
     lost = model.lost()
     orders = {str(number) for one in lost for number in one.told}
     rows = {one.transaction_id for one in lost} & found.ledger.keys()

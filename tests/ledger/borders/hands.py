@@ -97,8 +97,7 @@ class Hand:
 
     @asynccontextmanager
     async def database(self, grip: str, *, is_callers: bool) -> AsyncIterator[Any]:
-        """Yield the object for a transaction block; ``grip`` and ``is_callers`` matter only to
-        SQLAlchemy."""
+        """Yield the object for a block; only SQLAlchemy uses ``grip`` and ``is_callers``."""
         if not self.driver.is_below_sqlalchemy:
             if self._kept is None:
                 self._kept = await self._connect()

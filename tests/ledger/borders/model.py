@@ -115,8 +115,7 @@ class Model:
         return {number for one in self.attempts if one.is_committed for number in one.told}
 
     def lost(self) -> set[Attempt]:
-        """Return committed attempts with messages that exist only in a history that the broker
-        left."""
+        """Return committed attempts whose messages only an abandoned history has."""
         left = self.abandoned - set(self.history)
         return {one for one in left if one.is_committed and one.told}
 

@@ -31,7 +31,7 @@ class Reader:
         self._topics = topics
         self._kept: Kept | None = None
         self._read: Counter[int] = Counter()
-        #: How often a message may be read again: once for each fork at which it was undecided.
+        #: How often a message may be read again: once for each restore that made it invisible.
         self._again: Counter[int] = Counter()
 
     def restored(self, broker: InProcessBroker) -> None:

@@ -139,7 +139,7 @@ class World:
             return
         snapshot = self.snapshots[int(chooses * len(self.snapshots))]
         if self._copies % 2:
-            # In most runs, a reader has reached the end by then.
+            # In practice, a reader has usually reached the end by then.
             self.read()
         self._copies += 1
         path = self._folder / f"data-{self._copies}"
