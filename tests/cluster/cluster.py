@@ -147,8 +147,7 @@ def wait_until(is_so: Callable[[], bool], what: str, timeout_s: float = START_S_
 
 
 def cluster_options() -> str:
-    """Return a driver's Spark options on this machine, in the form of ``pipeline.spark_options``.
-    """
+    """Return a driver's Spark options, in the form of ``pipeline.spark_options``."""
     options = {
         "spark.driver.host": HOSTS[0],
         "spark.driver.bindAddress": HOSTS[0],

@@ -297,8 +297,7 @@ class BrokerLevel(Calls):
     def obey(
         self, verdicts: Sequence[Verdict], resolution: Resolution | None
     ) -> list[VerdictOutcome]:
-        """Apply the verdicts; asked producers answer ``resolution``, and None means none is online.
-        """
+        """Apply the verdicts; asked producers answer ``resolution``, or are offline for None."""
         producer = self._producer_that_is(online=resolution is not None)
         rows = [
             VerdictRow(

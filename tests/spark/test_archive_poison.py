@@ -44,8 +44,7 @@ UNHEARD_OF = 1 | 7 << 8
 
 
 def store_odd(place: Path) -> None:
-    """Store a message with invalid UTF-8 in its properties: brokers refuse it, disks may have it.
-    """
+    """Store a message with invalid UTF-8 properties: brokers refuse it, but disks may have it."""
     place.mkdir(parents=True)
     odd = Message(
         topic="orders",
