@@ -108,7 +108,7 @@ def test_ages_and_deadlines_are_on_each_brokers_own_clock(
 def test_a_round_tells_the_broker_that_the_pipeline_is_there(
     spark: SparkSession, broker: InProcessBroker
 ) -> None:
-    """Even a round without work counts; without rounds, the broker reports since when."""
+    """Even an idle round counts; otherwise the status shows since when the pipeline is away."""
 
     def away_since_ms() -> int:
         with OwnCalls(broker.broker_address) as calls:
