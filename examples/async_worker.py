@@ -1,6 +1,7 @@
-"""A worker that ships what was paid for and tells of it, once, however often the message comes.
+"""A worker that ships paid orders and reports each shipment once, even if a message is redelivered.
 
 The consumed message, the shipment and the message that is sent are one database transaction.
+
 Set NAMESRV_ADDR and DATABASE_URL, such as sqlite+aiosqlite:///shipping.db, and run it:
 
     python -m examples.async_worker
@@ -22,7 +23,7 @@ class Base(DeclarativeBase):
 
 
 class Shipment(Base):
-    """What is on its way."""
+    """A parcel that was sent for an order."""
 
     __tablename__ = "shipments"
 
@@ -31,7 +32,7 @@ class Shipment(Base):
 
 
 async def make_tables(engine: AsyncEngine) -> None:
-    """Make the worker's table, and the one that remembers its messages."""
+    """Create the worker's table, and the tables that remember its messages."""
     async with engine.begin() as connection:
         await connection.run_sync(Base.metadata.create_all)
     await SqlLedger(engine).create_async()
@@ -44,7 +45,7 @@ def create_worker(address: str, engine: AsyncEngine, producer: AsyncProducer) ->
     @consumer.subscribe("order-paid")
     async def ship(message: Received) -> None:
         if not message.body.isdigit():
-            # Never to be understood: a dead letter, at once.
+            # No retry can make this body valid, so send it to the dead-letter topic at once.
             raise GiveUp
         async with (
             AsyncSession(engine) as session,

@@ -1,4 +1,4 @@
-"""An order service: a payment is in the database if, and only if, its message goes out.
+"""An order service whose payment is in the database if and only if its message is sent.
 
 Set NAMESRV_ADDR and DATABASE_URL, and run it:
 
@@ -21,7 +21,7 @@ class Base(DeclarativeBase):
 
 
 class Order(Base):
-    """What somebody wants to have."""
+    """A customer's order."""
 
     __tablename__ = "orders"
 
@@ -30,17 +30,18 @@ class Order(Base):
 
 
 def create_app(engine: Engine, producer: Producer) -> FastAPI:
-    """Make the service, on a database and a producer that has a ledger in it."""
+    """Make the service on a database and on a producer whose ledger is in that database."""
     app = FastAPI()
 
     @app.post("/orders", status_code=201)
     def create() -> dict[str, int]:
-        """Take an order; its id is made by the database, and the message has it."""
+        """Take an order. The database generates its id, and the message carries that id."""
         with Session(engine) as session:
             with producer.transaction(session) as tx:
                 order = Order()
                 session.add(order)
-                # Called at the end of the block, when the database has given the id.
+                # The SDK calls this at the end of the block, when the database has generated the
+                # id.
                 tx.send("order-created", lambda: str(order.id))
             return {"id": order.id}
 
@@ -50,7 +51,7 @@ def create_app(engine: Engine, producer: Producer) -> FastAPI:
         with Session(engine) as session, producer.transaction(session) as tx:
             order = session.get(Order, number, with_for_update=True)
             if order is None:
-                # An exception rolls everything back, and no message goes out.
+                # An exception rolls everything back, and no message is sent.
                 raise HTTPException(404, "there is no such order")
             if not order.paid:
                 order.paid = True

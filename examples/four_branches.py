@@ -1,10 +1,11 @@
-"""One payment, four databases: orders, logistics, credit points, carts; and a crash in the middle.
+"""One payment in four databases (orders, logistics, credit points, carts), with crashes on the way.
 
     python -m examples.four_branches
 
-The order service dies twice: in front of a COMMIT, when its message is held already, and right
-after another, before it could tell the broker.  Its ledger table tells what became of the orders.
-The points service fails after its COMMIT, so its message comes again.  In the end all agree.
+The order service dies twice: once just before a COMMIT, when the broker already holds the message,
+and once right after another COMMIT, before it tells the broker. Its ledger table tells which orders
+were paid. The points service fails after its COMMIT, so its message is redelivered. In the end all
+four databases agree.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ TABLES = {
 
 
 class MortalConnection(sqlite3.Connection):
-    """A connection in whose COMMIT the process may die."""
+    """A connection whose process may die just before or just after a COMMIT."""
 
     order = 0
 
     def commit(self) -> None:
-        """Commit, unless it is too late; then go on, unless it is too late."""
+        """Commit, or end the process before or after the commit if this order says so."""
         if self.order == DIES_BEFORE_COMMIT:
             os._exit(1)
         super().commit()
@@ -56,7 +57,7 @@ def connect(folder: Path, branch: str) -> MortalConnection:
 
 
 def ledger_of(folder: Path, branch: str) -> SqlLedger:
-    """Each database has a ledger table and one for messages consumed."""
+    """Return the ledger of a branch: each database also has a table of consumed messages."""
     return SqlLedger(f"sqlite:///{folder / f'{branch}.db'}")
 
 
@@ -64,7 +65,7 @@ def ledger_of(folder: Path, branch: str) -> SqlLedger:
 
 
 def pay(address: str, folder: Path, first: int) -> None:
-    """Pay for the orders from this one on; dies on the way."""
+    """Pay for the orders from this one on. The process dies at two of them."""
     producer = Producer(address, group="orders", ledger=ledger_of(folder, "orders"))
     with closing(connect(folder, "orders")) as db, producer:
         for order in range(first, ORDERS.stop):
@@ -74,16 +75,16 @@ def pay(address: str, folder: Path, first: int) -> None:
                 tx.send("order-paid", str(order), key=order)
 
 
-# The three branches that follow it.
+# The three branches that consume its messages.
 
 
 def ship(db: sqlite3.Connection, order: int) -> None:
-    """Logistics: a parcel."""
+    """Logistics: add a parcel."""
     db.execute("INSERT INTO shipments VALUES (?)", (order,))
 
 
 def credit(db: sqlite3.Connection, order: int) -> None:
-    """Credit points: ten for each order."""
+    """Credit points: add ten for each order."""
     db.execute("INSERT INTO points VALUES (?, 10)", (order,))
 
 
@@ -95,7 +96,7 @@ def clear(db: sqlite3.Connection, order: int) -> None:
 def branch(
     address: str, folder: Path, name: str, effect: Callable[[sqlite3.Connection, int], None]
 ) -> Consumer:
-    """Make a service that has its effect once for each message."""
+    """Make a service that applies its effect once for each message."""
     consumer = Consumer(address, group=name)
 
     @consumer.subscribe("order-paid")
@@ -109,7 +110,7 @@ def branch(
     return consumer
 
 
-# What they have to show.
+# The result.
 
 
 def column(folder: Path, branch: str, query: str) -> list[int]:
@@ -119,7 +120,7 @@ def column(folder: Path, branch: str, query: str) -> list[int]:
 
 
 def report(folder: Path) -> dict[str, list[int]]:
-    """For each branch, the orders that it knows as paid."""
+    """Return, for each branch, the orders that it counts as paid."""
     left = column(folder, "cart", "SELECT order_id FROM cart")
     return {
         "orders": column(folder, "orders", "SELECT id FROM orders"),
@@ -130,13 +131,13 @@ def report(folder: Path) -> dict[str, list[int]]:
 
 
 def do_agree(folder: Path) -> bool:
-    """Whether all branches know the same orders as paid."""
+    """Return whether all branches count the same orders as paid."""
     orders, *others = report(folder).values()
     return all(other == orders for other in others)
 
 
 def prepare(folder: Path) -> None:
-    """Make the databases, and fill the carts."""
+    """Create the databases, and fill the carts."""
     for name, table in TABLES.items():
         ledger_of(folder, name).create()
         with closing(connect(folder, name)) as db:
@@ -147,7 +148,7 @@ def prepare(folder: Path) -> None:
 
 
 def main(place: Place, folder: Path) -> None:
-    """Run the whole story."""
+    """Run the whole example."""
     prepare(folder)
     first = ORDERS.start
     while True:

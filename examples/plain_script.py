@@ -36,7 +36,7 @@ def main(address: str, path: Path) -> None:
             with producer.transaction(db) as tx:
                 db.execute("INSERT INTO orders VALUES (43)")
                 tx.send("order-paid", b"43", key="43")
-                raise CardDeclined  # noqa: TRY301 - as it would come out of a call
+                raise CardDeclined  # noqa: TRY301 - stands for an exception from a call
         except CardDeclined:
             print("43 was declined: no order, no message")
 

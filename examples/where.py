@@ -1,4 +1,4 @@
-"""Where the examples find their broker: at NAMESRV_ADDR, or in their own process."""
+"""The examples' broker: the one at NAMESRV_ADDR, or one in their own process."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from escrowmq.testing import InProcessBroker
 
 @dataclass
 class Place:
-    """A broker's name server."""
+    """The address of a name server, and its broker if that runs in this process."""
 
     address: str
     broker: InProcessBroker | None = None
 
     def settle_by(self, ledger: SqlLedger) -> None:
-        """Have undecided transactions looked up there, as the pipeline's settings would."""
+        """Let the broker look up undecided transactions there, as pipeline settings would."""
         if self.broker is not None:
             self.broker.ledgers.append(ledger)
 
     def let_time_pass(self) -> None:
-        """Long enough for undecided transactions to be settled, and for retries."""
+        """Let enough time pass to settle undecided transactions and to retry messages."""
         if self.broker is not None:
             self.broker.advance(seconds=90)
             self.broker.run_checks()
@@ -34,7 +34,7 @@ class Place:
 
 @contextmanager
 def name_server() -> Iterator[Place]:
-    """Give the broker that the environment names, or one that lasts as long as the block."""
+    """Yield the broker that the environment names, or one that lasts as long as the block."""
     address = os.environ.get("NAMESRV_ADDR")
     if address:
         yield Place(address)

@@ -1,4 +1,4 @@
-"""What every test starts from."""
+"""Fixtures for every test."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def default_log_level() -> Iterator[None]:
-    """Start each test with the level that a program has before it sets one.
+    """Start each test with the log level that a program has before it sets one.
 
-    A command that runs in the tests' process sets the level for good, also from a fixture that
+    A command that runs in the tests' process sets the level for good, even from a fixture that
     outlives its test.
     """
     log = logging.getLogger("escrowmq")

@@ -1,7 +1,7 @@
 """A real Spark cluster on this machine, from the pip package: a master and two workers.
 
-The workers listen on 127.0.0.1 and 127.0.0.2, which Spark takes for two hosts.  All of them end
-with us, however we end; a worker can be killed at once, with all that runs on its host.
+The workers listen on 127.0.0.1 and 127.0.0.2, which Spark treats as two hosts. All of them end with
+this process, however it ends. A test can kill a worker with everything that runs on its host.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parent.parent.parent
 HOSTS = ("127.0.0.1", "127.0.0.2")
-#: Two applications at a time, each with a core on each host.
+#: Enough for two applications at a time, each with one core on each host.
 CORES_PER_HOST = 2
 CORES_PER_APPLICATION = 2
 START_S_MAX = 120.0
-#: Short jobs never earn back what the optimizing compiler costs.
+#: Short jobs do not repay the cost of the optimizing compiler.
 QUICK = "-XX:TieredStopAtLevel=1"
 JVM_OPTIONS = f"{QUICK} -XX:+UseSerialGC"
 PYTHON_PATH = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
 
 
 class Cluster:
-    """Use it in a ``with`` block."""
+    """A master and two workers. Use it in a ``with`` block."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -66,11 +66,11 @@ class Cluster:
         (self.url,) = self._said(self._master, r"(spark://\S+:[0-9]+)", 1)
         for host in HOSTS:
             self.start_worker(host)
-        # Only then can both be given work.
+        # Both workers must be registered before both can get work.
         self._said(self._master, r"Registering worker (\S+):[0-9]+ with", len(HOSTS))
 
     def start_worker(self, host: str) -> None:
-        """A worker on this host; in the place of one that died."""
+        """Start a worker on this host, and replace the one that died."""
         self.kill_host(host)
         work = self.folder / f"work-{host}"
         size = ("--cores", str(CORES_PER_HOST), "--memory", "2g", "--work-dir", str(work))
@@ -79,23 +79,23 @@ class Cluster:
         self._said(worker, r"(Successfully registered with master)", 1)
 
     def kill_host(self, host: str) -> None:
-        """The worker and its executors are gone at once, with all that they hold."""
+        """Kill the worker and its executors at once."""
         worker = self._workers.pop(host, None)
         if worker is not None:
             kill_session(worker.pid)
             worker.kill()
 
     def session(self, host: str) -> int:
-        """What dies with a host."""
+        """Return the process session that dies with a host."""
         return self._workers[host].pid
 
     def sessions(self) -> list[int]:
-        """Of all that runs."""
+        """Return the process sessions of the master and all workers."""
         assert self._master is not None
         return [self._master.pid, *(worker.pid for worker in self._workers.values())]
 
     def is_alive(self, host: str) -> bool:
-        """Whether the worker runs."""
+        """Return whether the worker runs."""
         return host in self._workers and self._workers[host].is_running()
 
     def _spawn(self, role: str, *arguments: str, host: str) -> Child:
@@ -124,7 +124,7 @@ class Cluster:
         }
 
     def _said(self, process: Child, pattern: str, count: int) -> list[str]:
-        """What a process has said so many times in its log; it is waited for."""
+        """Wait until a process has logged the pattern this many times; return the matches."""
 
         def found() -> list[str]:
             text = process.log.read_text(encoding="utf-8", errors="replace")
@@ -137,7 +137,7 @@ class Cluster:
 
 
 def wait_until(is_so: Callable[[], bool], what: str, timeout_s: float = START_S_MAX) -> None:
-    """Wait for something that happens in other processes."""
+    """Wait for a condition that other processes bring about."""
     until = time.monotonic() + timeout_s
     nobody = threading.Event()
     while not is_so():
@@ -147,7 +147,7 @@ def wait_until(is_so: Callable[[], bool], what: str, timeout_s: float = START_S_
 
 
 def cluster_options() -> str:
-    """What a driver on this machine must tell Spark, as ``pipeline.spark_options`` has it."""
+    """Return a driver's Spark options, in the form of ``pipeline.spark_options``."""
     options = {
         "spark.driver.host": HOSTS[0],
         "spark.driver.bindAddress": HOSTS[0],
@@ -155,9 +155,9 @@ def cluster_options() -> str:
         "spark.executor.extraJavaOptions": JVM_OPTIONS,
         "spark.executorEnv.PYTHONPATH": PYTHON_PATH,
         "spark.pyspark.python": sys.executable,
-        # A task that failed is tried once more.
+        # Retry a failed task once.
         "spark.task.maxFailures": "2",
-        # A task that hangs is run a second time, elsewhere.
+        # Start a second copy of a task that hangs, on another host.
         "spark.speculation": "true",
         "spark.speculation.interval": "200ms",
         "spark.speculation.quantile": "0.5",
@@ -167,7 +167,7 @@ def cluster_options() -> str:
 
 
 def cluster_session(url: str, folder: Path) -> SparkSession:
-    """A driver in this process, as the pipeline starts one."""
+    """Start a driver in this process, as the pipeline starts one."""
     folder.mkdir(parents=True, exist_ok=True)
     config = PipelineConfig(
         master=url,
@@ -178,21 +178,21 @@ def cluster_session(url: str, folder: Path) -> SparkSession:
         shuffle_partitions=2,
         spark_options=cluster_options(),
     )
-    # The packaged Java, whatever the host has, so that every run is the same.
+    # Use the packaged Java even if the host has one, so that every run is the same.
     os.environ.pop("JAVA_HOME", None)
     return spark_session(config, cache=folder / "cache", scratch=folder, jvm_options=(QUICK,))
 
 
 def spread(spark: SparkSession) -> None:
-    """Have the driver's executors on both hosts again, after one of them was away.
+    """Put the driver's executors on both hosts again after one of them was away.
 
-    What a dead host's executor did has long gone to the other host, and does not come back by
+    Spark has long replaced a dead host's executor on the other host, and does not move it back by
     itself.
     """
-    context = spark.sparkContext._jsc.sc()  # Spark has no other way to its executors
+    context = spark.sparkContext._jsc.sc()  # Spark has no public way to list its executors
 
     def hosts() -> list[str]:
-        """Of the executors, and of the driver, which is told as if it was one."""
+        """Return the hosts of the executors and of the driver, which Spark lists as an executor."""
         return sorted(one.host() for one in context.statusTracker().getExecutorInfos())
 
     wanted = sorted([*HOSTS, HOSTS[0]])

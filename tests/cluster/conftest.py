@@ -1,4 +1,4 @@
-"""One cluster and one driver for all tests here; other drivers are processes of their own."""
+"""One cluster and one driver for all tests here; other drivers are separate processes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def whole_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]
 
 @pytest.fixture(scope="session")
 def spark(whole_cluster: Cluster) -> Iterator[SparkSession]:
-    """A driver in this process."""
+    """Start a driver in this process."""
     with pytest.MonkeyPatch.context() as variables:
         variables.setenv("PYTHONPATH", PYTHON_PATH, prepend=os.pathsep)
         session = cluster_session(whole_cluster.url, whole_cluster.folder / "driver")
@@ -32,7 +32,7 @@ def spark(whole_cluster: Cluster) -> Iterator[SparkSession]:
 
 @pytest.fixture(autouse=True)
 def cluster(whole_cluster: Cluster, spark: SparkSession) -> Cluster:
-    """The cluster, in order whatever the last test has done to it: each has both hosts."""
+    """Return the cluster with both hosts alive, whatever the last test did to it."""
     for host in HOSTS:
         if not whole_cluster.is_alive(host):
             whole_cluster.start_worker(host)

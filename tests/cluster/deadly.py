@@ -1,7 +1,8 @@
-"""A way to a broker on which a host dies in the middle of its work.
+"""A proxy in front of a broker that kills a host in the middle of its work.
 
-Nothing of the pipeline is replaced: when one of a host's tasks sends a request of a certain kind,
-the whole host is killed.  The broker still gets the request, and nobody is left to hear of it.
+It replaces no part of the pipeline. When a task of a host sends a request of a certain kind, the
+proxy kills the whole host. The broker still gets the request, but no task is left to read the
+answer.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from tests.unit.pipeline.losing import LosingProxy
 
 
 class DeadlyWay(LosingProxy):
-    """Kills the first host whose tasks send so many requests of a kind.  Use it in ``with``."""
+    """Kills the first host whose tasks send the nth request of a kind. Use it in ``with``."""
 
     def __init__(
         self, broker_address: str, cluster: Cluster, fatal: OwnCode, *, nth: int = 1
@@ -32,7 +33,7 @@ class DeadlyWay(LosingProxy):
         self.victim: str | None = None
 
     def _carry(self, caller: socket.socket) -> None:
-        # A host that dies has more than one connection.
+        # A dying host breaks more than one connection.
         with suppress(OSError):
             super()._carry(caller)
 
@@ -51,7 +52,7 @@ class DeadlyWay(LosingProxy):
             return True
 
     def _host_of(self, caller: socket.socket) -> str | None:
-        """Where the caller runs; none if that is the driver."""
+        """Return the caller's host, or None if the caller is the driver."""
         port = caller.getpeername()[1]
         for host in HOSTS:
             if self._cluster.is_alive(host) and holds_port(self._cluster.session(host), port):

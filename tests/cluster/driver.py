@@ -1,8 +1,8 @@
-"""A driver of its own: runs a stream on a cluster, and may be killed on the way.
+"""A driver in its own process: runs a stream on a cluster, and may be killed on the way.
 
     python -m tests.cluster.driver MASTER FOLDER BROKER [FAULT]
 
-It is the leader of a session, in which its JVM is too: that is what a fault kills.
+It leads a process session that includes its JVM. A fault kills that session.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def main(master: str, folder: Path, broker_address: str, fault: str) -> None:
     spark = cluster_session(master, folder / f"driver-{os.getpid()}")
     stream = Stream(spark, folder, broker_address)
     if "," in broker_address:
-        # So that there are rows for each.
+        # Give each broker rows.
         stream.columns = ("value", "value AS key")
     faults = {"fault": fault, "victims": str(os.getsid(0))} if fault else {}
     stream.run(**faults)

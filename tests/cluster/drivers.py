@@ -1,4 +1,4 @@
-"""Drivers that may be killed on the way, each a process of its own."""
+"""Drivers in processes of their own, which may be killed on the way."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DRIVER_S_MAX = 300.0
 
 
 class Drivers:
-    """Runs drivers, one after the other, until each has ended."""
+    """Runs drivers one after another, each until it ends."""
 
     def __init__(self, cluster: Cluster, stream: Stream, folder: Path) -> None:
         self._cluster = cluster
@@ -26,7 +26,7 @@ class Drivers:
         self._count = 0
 
     def run(self, fault: str = "") -> int:
-        """Run the stream; the exit status."""
+        """Run the stream; return the exit status."""
         self._count += 1
         arguments = (self._cluster.url, self._folder, self._stream.broker_address, fault)
         driver = Child(

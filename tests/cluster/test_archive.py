@@ -21,7 +21,7 @@ from tests.spark.topics import decide, hold, row
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: More than two pages, so that one of them was read when the host dies.
+#: More than two pages, so that one page has been read when the host dies.
 COUNT = 40_000
 
 
@@ -33,7 +33,7 @@ def side(spark: SparkSession, tmp_path: Path) -> Iterator[Lakeside]:
 
 
 def in_the_lake(spark: SparkSession, side: Lakeside) -> Counter[bytes]:
-    """What is there, as a job on the cluster reads it."""
+    """Return the bodies in the lake, as a job on the cluster reads them."""
     bodies = side.lake.read(spark, MESSAGES).groupBy("body").count()
     return Counter({bytes(row["body"]): row["count"] for row in bodies.collect()})
 
@@ -55,7 +55,7 @@ def test_a_host_dies_while_messages_are_archived(
     assert in_the_lake(spark, side) == Counter([*sent, b"paid"])
     events = side.rows(TRANSACTIONS, "log_offset", "event")
     assert len(events) == len(set(events)) == archived.rows["transactions"]
-    # On from there, and nothing twice.
+    # The next run continues from there and writes nothing twice.
     side.send(b"later")
     assert archive_once(spark, [side.broker.broker_address], *places).rows["messages"] == 1
     assert in_the_lake(spark, side) == Counter([*sent, b"paid", b"later"])

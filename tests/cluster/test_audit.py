@@ -1,4 +1,4 @@
-"""An audit on two hosts, one of which dies in the middle: it says the same."""
+"""An audit on two hosts, one of which dies in the middle, has the same result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cluster of these tests itself: nothing of it is left, however they end."""
+"""The test cluster itself: no process of it is left, however its owner ends."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.cluster.cluster import PYTHON_PATH, ROOT, wait_until
 from tests.interop.child import Child
 from tests.spark.sessions import processes_of
 
-#: Has a cluster with executors and Python workers, tells its sessions, and waits.
+#: Starts a cluster with executors and Python workers, prints its sessions, and waits.
 OWNER = """
 import sys
 from pathlib import Path

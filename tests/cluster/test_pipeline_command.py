@@ -1,4 +1,4 @@
-"""``escrowmq pipeline`` as a process of its own, whose work is done on a cluster."""
+"""``escrowmq pipeline`` as a separate process whose work runs on a cluster."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def database(tmp_path: Path) -> Database:
 
 
 class Pipeline:
-    """Starts it, with what is to be known of this cluster."""
+    """Runs the pipeline command with the settings of this cluster."""
 
     def __init__(self, folder: Path, master: str, database: Database) -> None:
         self.lake = folder / "lake"
@@ -47,7 +47,7 @@ class Pipeline:
 
     @contextmanager
     def run(self, brokers: str, *flags: str, **settings: str) -> Iterator[Child]:
-        """Run it in the block; nothing of it is left after that."""
+        """Run the command in the block; none of its processes is left after that."""
         settings = {
             "lake_uri": str(self.lake),
             "checkpoint_uri": str(self._folder / "checkpoints"),
@@ -74,7 +74,7 @@ class Pipeline:
             process.kill()
 
     def archived(self) -> list[bytes]:
-        """The bodies in the lake."""
+        """Return the bodies in the lake."""
         table = Lake(self.lake).find(MESSAGES)
         return [] if table is None else sorted(table.to_pyarrow_table()["body"].to_pylist())
 
@@ -85,7 +85,7 @@ def pipeline(cluster: Cluster, tmp_path: Path, database: Database) -> Pipeline:
 
 
 def hold_and_pay(broker: InProcessBroker, database: Database, *ids: str) -> None:
-    """Transactions that only their ledger knows the end of."""
+    """Hold transactions whose outcome only the ledger knows."""
     hold(broker, ids, ledger=database.uuid)
     database.commit(*ids)
     broker.advance(seconds=LATE_S)

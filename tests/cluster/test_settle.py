@@ -1,4 +1,4 @@
-"""Settling on two hosts, one of which dies when the broker has heard its verdicts."""
+"""Settling on two hosts, one of which dies after it has sent its verdicts to the broker."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PAID = IDS[::2]
 
 @pytest.fixture
 def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[InProcessBroker]:
-    """One with work for both hosts."""
+    """A broker whose rows are split into enough ranges for both hosts."""
     monkeypatch.setattr(plan, "SMALL_ROWS", 0)
     monkeypatch.setattr(plan, "RANGE_ROWS", 250)
     with InProcessBroker() as broker:
@@ -53,7 +53,7 @@ def outcomes(url: str) -> dict[str, str]:
 def test_a_host_dies_while_a_ledger_is_looked_into(
     spark: SparkSession, broker: InProcessBroker, cluster: Cluster, postgres_url: str
 ) -> None:
-    """Its fences and verdicts stand; whoever does its work again finds the same."""
+    """Its fences and verdicts stand, and the task that repeats its work finds the same."""
     uuid = SqlLedger(postgres_url).create()
     hold(broker, IDS, ledger=uuid)
     with psycopg.connect(postgres_url) as connection, connection.cursor() as cursor:
@@ -79,7 +79,7 @@ def test_a_host_dies_while_a_ledger_is_looked_into(
 def test_a_host_dies_while_producers_are_asked(
     spark: SparkSession, broker: InProcessBroker, cluster: Cluster
 ) -> None:
-    """Nobody is asked twice for it."""
+    """No producer is asked twice because of it."""
     asked: Counter[str] = Counter()
 
     def answer(half: Received) -> Resolution:

@@ -1,3 +1,3 @@
-"""What tests/spark/test_sink.py promises, on two hosts."""
+"""The promises of tests/spark/test_sink.py, on two hosts."""
 
 from tests.spark.test_sink import *  # noqa: F403

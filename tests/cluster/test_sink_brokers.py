@@ -1,4 +1,4 @@
-"""The sink over several brokers, on a cluster: drivers that are really killed."""
+"""The sink over several brokers, on a cluster whose drivers are killed with SIGKILL."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tests.spark.streams import TOPIC, Stream
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: Where a driver is killed while it commits, and how many messages are there then for good.
+#: The step of a commit where a driver is killed: the count of messages visible after that.
 STEPS = {
     "check.after:kill": 0,
     "carry.one:kill": 10,
-    # The same batch again: home says that it is done.
+    # The driver repeats the same batch, and home answers that it is done.
     "decide.after:kill": 10,
 }
 

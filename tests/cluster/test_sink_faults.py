@@ -1,4 +1,4 @@
-"""The sink on two hosts: what only a cluster can do to it."""
+"""The sink on two hosts: the faults that only a cluster can cause."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.spark.streams import TOPIC, Stream
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-#: Where a driver is killed, in the order of a batch.
+#: The steps where a driver is killed, in the order of a batch.
 STEPS = [
     "open:kill",
     "write.rows:kill",
@@ -59,7 +59,7 @@ def rows(spark: SparkSession, count: int, partitions: int = 2) -> DataFrame:
 
 
 def host_of_task(_batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """In a task: where it runs."""
+    """Yield the host that this task runs on."""
     yield pa.record_batch({"host": [os.environ["SPARK_LOCAL_IP"]]})
 
 
@@ -67,7 +67,7 @@ def host_of_task(_batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
 def test_tasks_run_on_both_hosts(
     spark: SparkSession, broker: InProcessBroker, cluster: Cluster
 ) -> None:
-    """Otherwise the tests here would prove nothing."""
+    """The other tests here prove nothing unless tasks run on both hosts."""
     assert all(cluster.is_alive(host) for host in HOSTS)
     found = rows(spark, 1_000, 8).mapInArrow(host_of_task, "host string").collect()
     assert {row["host"] for row in found} == set(HOSTS)
@@ -78,7 +78,7 @@ def test_tasks_run_on_both_hosts(
 def test_of_a_task_and_its_speculative_copy_one_counts(
     spark: SparkSession, broker: InProcessBroker, tmp_path: Path
 ) -> None:
-    """The first has written everything and hangs; its copy overtakes it."""
+    """The first task has written everything and hangs; its copy overtakes it."""
     write(
         rows(spark, 100),
         broker,
@@ -93,7 +93,7 @@ def test_of_a_task_and_its_speculative_copy_one_counts(
 
 
 def stage_attempts(spark: SparkSession, job_group: str) -> list[int]:
-    """Of each stage of these jobs, how often it was run again."""
+    """Return, for each stage of these jobs, how often it was run again."""
     tracker = spark.sparkContext.statusTracker()
     jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(job_group)]
     stages = [tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]
@@ -104,7 +104,7 @@ def stage_attempts(spark: SparkSession, job_group: str) -> list[int]:
 def test_a_host_dies_in_the_middle_and_a_stage_is_run_again(
     spark: SparkSession, broker: InProcessBroker, cluster: Cluster, tmp_path: Path
 ) -> None:
-    """What that host had shuffled is lost, so that the stage before must be run again."""
+    """The shuffle output of that host is lost, so Spark must run the stage before again."""
     shuffled = rows(spark, 400, 4).repartition(4, "body")
     spark.sparkContext.setJobGroup(tmp_path.name, "")
     once = tmp_path / "once"

@@ -28,7 +28,7 @@ def broker() -> Iterator[InProcessBroker]:
     with InProcessBroker(queue_count=2) as broker:
         broker.create_topic("orders", queues=2)
         fill(broker, 0, COUNT)
-        # Nobody sees it, whatever happens.
+        # An undecided message stays invisible, whatever happens.
         hold(broker, "undecided", row(b"undecided"))
         yield broker
 
@@ -48,7 +48,7 @@ def test_a_host_dies_while_a_topic_is_read(
     with DeadlyWay(broker.broker_address, cluster, OwnCode.READ_STORED, nth=2) as way:
         options = {"broker": way.address, "topic": "orders", "maxRowsPerPartition": "500"}
         messages = spark.read.format("escrowmq").options(**options).load()
-        # A shuffle: what the dead host had made for others is lost, too.
+        # A shuffle: the dead host's output for other tasks is lost, too.
         bodies = messages.select(F.col("body").cast("string")).groupBy("body").count()
         found = {row["body"]: row["count"] for row in bodies.collect()}
         assert way.victim
@@ -56,7 +56,7 @@ def test_a_host_dies_while_a_topic_is_read(
 
 
 class Copy:
-    """A stream from a topic into another one."""
+    """A stream that copies one topic into another."""
 
     def __init__(self, spark: SparkSession, checkpoint: Path) -> None:
         self._spark = spark
@@ -89,7 +89,7 @@ def copies(broker: InProcessBroker) -> Counter[str]:
 def test_a_host_dies_while_a_topic_is_copied(
     spark: SparkSession, broker: InProcessBroker, cluster: Cluster, tmp_path: Path, fatal: OwnCode
 ) -> None:
-    """In a stream, and in its second batch."""
+    """The host dies in the second batch of a stream."""
     copy = Copy(spark, tmp_path / "checkpoint")
     with DeadlyWay(broker.broker_address, cluster, fatal, nth=3) as way:
         copy.run(way.address)

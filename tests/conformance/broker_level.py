@@ -1,7 +1,7 @@
-"""The third level of scenarios: a broker behind sockets, spoken to as its clients do.
+"""The third level of scenarios: a broker behind sockets, called as its clients call it.
 
-Stock requests where a stock client has one, our own where it has none.  Only parking by hand, for
-which there is no request, and looking at the rows go past the sockets.
+It uses stock requests where a stock client has one, and our own requests otherwise. Only two things
+bypass the sockets: parking by hand, for which there is no request, and reading the rows.
 """
 
 from __future__ import annotations
@@ -77,13 +77,13 @@ T = TypeVar("T")
 
 
 class BrokerLevel(Calls):
-    """A broker, its clients, and a loop that runs only while somebody waits for it."""
+    """A broker, its clients, and an event loop that runs only while a call waits for it."""
 
     def __init__(self, data: Path) -> None:
         self._data = data
         self.clock = ManualClock()
         self._runner = asyncio.Runner()
-        #: Rows that wait for their time.  The broker releases them by itself.
+        #: Committed rows that wait for their delivery time. The broker releases them by itself.
         self._waiting: set[int] = set()
         self._start()
 
@@ -112,25 +112,25 @@ class BrokerLevel(Calls):
         self._stop()
         self._runner.close()
 
-    # Looking.
+    # Reading state.
 
     @property
     def core(self) -> Transactions:
-        """The transactions, to be looked at."""
+        """The transactions, for reading only."""
         return self._server.broker.store.core
 
     def due(self, until_ms: int, limit: int) -> list[int]:
-        """Rows to be looked at until then."""
+        """Return the rows that are due by then."""
         return self._server.broker.store.table.due(until_ms, limit)
 
     def pull(self, topic: str, queue_id: int = 0) -> list[StoredMessage]:
-        """What a consumer of a queue gets."""
+        """Return the messages that a consumer of a queue gets."""
         header = pulling(topic=topic, queue_id=queue_id, messages_max=ROWS_MAX)
         answer = self._ask(RequestCode.PULL_MESSAGE, header)
         return decode_many(answer.body) if answer.code == ResponseCode.SUCCESS else []
 
     def release_due(self) -> list[int]:
-        """Wait until what was due has come; which rows have come since somebody asked last."""
+        """Wait until all due rows are released; return those released since the last call."""
         table = self._server.broker.store.table
         self._run(eventually(lambda: not table.releasable(self.clock.now_ms(), 1)))
         left = self._rows_that_wait()
@@ -145,7 +145,7 @@ class BrokerLevel(Calls):
     # Commands.
 
     def submit(self, command: Command) -> Decision:
-        """Ask for it as a client would; a refusal is in the decision."""
+        """Send the command as a client would; a refusal is in the decision."""
         try:
             decision = self._submit(command)
         except RequestRefused as refused:
@@ -173,7 +173,7 @@ class BrokerLevel(Calls):
         return Decision(reply=reply)
 
     def _hold(self, command: Prepare, message: Message) -> Held:
-        """One half message, as a stock client sends it."""
+        """Send one half message as a stock client does."""
         properties = {
             "UNIQ_KEY": command.transaction_id,
             "TRAN_MSG": "true",
@@ -187,7 +187,7 @@ class BrokerLevel(Calls):
             half_offset=int(told["queueOffset"]),
             count=1,
             log_offsets=[int(told["msgId"][16:], 16)],
-            # A stock client is not told.
+            # The broker does not tell a stock client.
             repeated=self.core.table.end == end,
         )
 
@@ -273,10 +273,10 @@ class BrokerLevel(Calls):
         assert answer.outcome in ("decided", "already_done")
         return BatchReply(outcome=answer.outcome, rows=answer.messages)  # type: ignore[arg-type]
 
-    # The pipeline's part.
+    # The pipeline's requests.
 
     def undecided(self, limit: int = ROWS_MAX) -> list[Undecided]:
-        """Every transaction that may be checked."""
+        """Return every transaction that may be checked."""
         header = ListTransactionsHeader(states="prepared", with_ids=True, limit=limit)
         rows = self._call(OwnCode.LIST_TRANSACTIONS, header).rows
         return [
@@ -297,7 +297,7 @@ class BrokerLevel(Calls):
     def obey(
         self, verdicts: Sequence[Verdict], resolution: Resolution | None
     ) -> list[VerdictOutcome]:
-        """Do what the verdicts say; a producer that is asked answers so, None is nobody online."""
+        """Apply the verdicts; asked producers answer ``resolution``, or are offline for None."""
         producer = self._producer_that_is(online=resolution is not None)
         rows = [
             VerdictRow(
@@ -360,23 +360,23 @@ class BrokerLevel(Calls):
 
 
 class SocketPort:
-    """What a settler sees of a broker whose producer, if one is online, always answers this."""
+    """The broker as a settler sees it; its producer, if one is online, always gives this answer."""
 
     def __init__(self, level: BrokerLevel, answer: Callable[[], Resolution | None]) -> None:
         self._level = level
         self._answer = answer
 
     def undecided(self) -> Sequence[Undecided]:
-        """Every transaction that may be checked."""
+        """Return every transaction that may be checked."""
         return self._level.undecided()
 
     def obey(self, verdicts: Sequence[Verdict]) -> Sequence[VerdictOutcome]:
-        """Do what the verdicts say."""
+        """Apply the verdicts."""
         return self._level.obey(verdicts, self._answer())
 
 
 def refusal(text: str) -> RequestRefused:
-    """The refusal that a broker has put into words."""
+    """Parse the refusal in the text of a broker's answer."""
     code, _, rest = text.partition(": ")
     told = {name: ast.literal_eval(value) for name, value in _FACT.findall(rest)}
     return RequestRefused(code, **told)

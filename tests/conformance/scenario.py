@@ -1,9 +1,9 @@
-"""Scenarios: promises as scripts that people can read and every level must play alike.
+"""Scenarios: readable scripts of promises, which every level must play with the same result.
 
-A file starts with its promise, in lines with ``#``.  Then come blocks: commands, a line ``----``,
-and the transcript that they must give.  Names before ``=`` are options; ``TOPIC/QUEUE=BODY`` is a
-message.  ``play`` writes the whole file anew, as a level tells it, so that a difference shows as
-one.
+A file starts with its promise, in lines with ``#``. Then come blocks: commands, a line ``----``,
+and the transcript that they must give. Names before ``=`` are options; ``TOPIC/QUEUE=BODY`` is a
+message. ``play`` writes the whole file again with the level's results, so that a diff shows every
+difference.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _DURATION = re.compile(r"(\d+)(ms|s|min|h)")
 
 
 Level = Engine | MemoryEngine | BrokerLevel
-"""What can play a scenario."""
+"""Any level that can play a scenario."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A command with its options and messages."""
+    """A command line with its options and messages."""
 
     verb: str
     words: list[str]
@@ -72,7 +72,7 @@ def milliseconds(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Commands and what they must give."""
+    """Commands and the transcript that they must give."""
 
     commands: list[str]
     expected: list[str]
@@ -114,7 +114,7 @@ class Player:
         self._witness = Witness(self.level.core)
 
     def play(self, scenario: Scenario) -> Scenario:
-        """The scenario as this level tells it."""
+        """Return the scenario with this level's transcripts."""
         blocks = []
         for block in scenario.blocks:
             told = [said for text in block.commands for said in self.do(Line.read(text))]
@@ -233,7 +233,7 @@ class Player:
         self.outcome = Resolution(line.words[1])
         yield from ()
 
-    # People.
+    # Operators.
 
     def park(self, line: Line) -> Iterator[str]:
         self.level.park(line.half)
@@ -274,19 +274,19 @@ VERBS: dict[str, Callable[[Player, Line], Iterator[str]]] = {
     ]
 }
 
-#: The facts of a refusal that a scenario shows.
+#: Facts of a refusal that a transcript shows.
 TOLD = ("half_offset", "by", "number", "expected")
 
 
 def again(repeated: bool) -> str:  # noqa: FBT001 - a fact, not a switch
-    """How an answer that was given before ends."""
+    """Return the suffix of an answer that was given before."""
     return " again" if repeated else ""
 
 
 def messages(
     line: Line, *, deliver_after_ms: int = 0, deliver_at_ms: int = 0
 ) -> tuple[Message, ...]:
-    """The messages of a line; without any, one that says its key."""
+    """Return the messages of a line, or one message with its key as body if the line has none."""
     bodies = line.bodies or [("orders", 0, line.options["key"].encode())]
     return tuple(
         message(

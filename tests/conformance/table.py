@@ -1,4 +1,4 @@
-"""The table of what RocketMQ does and what we do, as data and as a page.
+"""The table that compares RocketMQ's behavior with ours, as data and as a page.
 
 ``python -m tests.conformance.table docs/reference/conformance.md`` writes the page.
 """
@@ -43,7 +43,7 @@ _TITLES = {
 
 
 class Verdict(StrEnum):
-    """How ours compares."""
+    """How our behavior compares with RocketMQ's."""
 
     SAME = "same"
     BETTER = "better"
@@ -55,24 +55,24 @@ _SHOWN = {Verdict.GRPC: "gRPC", Verdict.DOES_NOT_APPLY: "does not apply"}
 
 
 class Behaviour(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One thing that RocketMQ does."""
+    """One behavior of RocketMQ."""
 
     does: str
     verdict: Verdict
-    #: Under ``tests/``, with ``::`` before its name.
+    #: The test's path under ``tests/``, with ``::`` before the test's name.
     test: str = ""
-    #: What ours does instead, or why there is nothing to do.
+    #: Our behavior where it differs, or why there is nothing to do.
     ours: str = ""
 
 
 def read() -> dict[str, Behaviour]:
-    """All of them, by id."""
+    """Return all behaviors by id."""
     data = tomllib.loads(BEHAVIOURS.read_text(encoding="utf-8"))
     return msgspec.convert(data, dict[str, Behaviour])
 
 
 def page() -> str:
-    """The page."""
+    """Return the page as text."""
     parts = [_HEAD]
     section = ""
     for number, row in read().items():

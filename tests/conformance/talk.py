@@ -1,4 +1,4 @@
-"""What tests of conformance say to a broker: as consumers, and about its clock."""
+"""Requests that the conformance tests send as consumers, and helpers for the broker's clock."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _OF_ALL_GROUPS = ("fingerprint", "is_without_subscriptions")
 
 
 def clock_of(server: Server) -> ManualClock:
-    """The clock that a test moves."""
+    """Return the clock that a test moves."""
     clock = server._clock
     assert isinstance(clock, ManualClock)
     return clock
 
 
 def is_due(server: Server) -> bool:
-    """Whether a message that waited for its time would be seen now."""
+    """Return whether a delayed message would be visible now."""
     return bool(server.broker.store.table.releasable(server.broker.clock.now_ms(), 1))
 
 
 def beating(group: str = "shop", client_id: str = "c1", **fields: Any) -> bytes:  # noqa: ANN401
-    """The heartbeat of a consumer of ``orders``."""
+    """Make the heartbeat of a consumer of ``orders``."""
     of_all = {name: fields.pop(name) for name in _OF_ALL_GROUPS if name in fields}
     values: dict[str, Any] = {
         "group": group,
@@ -45,12 +45,12 @@ def beating(group: str = "shop", client_id: str = "c1", **fields: Any) -> bytes:
 
 
 async def beat(peer: Peer, *arguments: str, **fields: Any) -> Frame:  # noqa: ANN401
-    """Say that a consumer is there."""
+    """Send a consumer's heartbeat."""
     return await peer.ask(RequestCode.HEART_BEAT, body=beating(*arguments, **fields))
 
 
 def pulling(offset: int = 0, **fields: Any) -> PullHeader:  # noqa: ANN401 - fields of the header
-    """A pull by the group ``shop`` from queue 1 of ``orders``."""
+    """Make a pull by the group ``shop`` from queue 1 of ``orders``."""
     values: dict[str, Any] = {
         "consumer_group": "shop",
         "topic": "orders",
@@ -68,7 +68,7 @@ def pulling(offset: int = 0, **fields: Any) -> PullHeader:  # noqa: ANN401 - fie
 
 
 async def put_group(peer: Peer, **fields: Any) -> Frame:  # noqa: ANN401 - fields of the body
-    """Make the group ``shop``, or change it."""
+    """Create or change the group ``shop``."""
     body = encode_body(GroupConfig(**{"name": "shop", **fields}))
     return await peer.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
 
@@ -80,7 +80,7 @@ async def give_back(
     queue_id: int = 1,
     **fields: Any,  # noqa: ANN401 - fields of the header
 ) -> int:
-    """Give back the last message of a queue; the code of the answer."""
+    """Send back the last message of a queue; return the response code."""
     (*_, last) = visible(server, topic, queue_id)
     values = {"consumer_group": "shop", "delay_level": 0, **fields}
     header = SendBackHeader(log_offset=last.log_offset, **values)
@@ -88,6 +88,6 @@ async def give_back(
 
 
 def locking(group: str = "shop", client_id: str = "c1") -> bytes:
-    """A lock on queue 1 of ``orders``."""
+    """Make a lock request for queue 1 of ``orders``."""
     queue = Queue(broker_name="broker-a", topic="orders", queue_id=1)
     return encode_body(LockRequest(consumer_group=group, client_id=client_id, queues=(queue,)))

@@ -1,4 +1,4 @@
-"""Messages that come later, and half messages that come later than their commit."""
+"""Delayed messages, and half messages whose delay starts at their commit."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ DELAYS = [
 async def test_a_half_message_with_a_delay_comes_that_long_after_its_commit(
     tmp_path: Path, properties: dict[str, str], delay_ms: int
 ) -> None:
-    """Apache's broker loses it without a word."""
+    """Apache's broker silently loses it."""
     async with serving(tmp_path) as server:
         clock = clock_of(server)
         peer = await Peer.to(server.broker_address)

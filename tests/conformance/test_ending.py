@@ -1,4 +1,4 @@
-"""What a broker does when producers end their transactions: once, and with the truth."""
+"""The broker ends a producer's transaction once, and answers with the truth."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def test_nobody_answers_a_one_way_end(tmp_path: Path) -> None:
 
 
 async def test_a_repeated_commit_publishes_nothing(tmp_path: Path) -> None:
-    """Apache's broker publishes again, each time."""
+    """Apache's broker publishes the message again each time."""
     async with serving(tmp_path) as server:
         peer, other = [await Peer.to(server.broker_address) for _ in range(2)]
         answer = await peer.ask(SEND, half("t"), b"x")
@@ -65,7 +65,7 @@ async def test_a_repeated_commit_publishes_nothing(tmp_path: Path) -> None:
 async def test_an_answer_is_never_too_late(
     tmp_path: Path, said: int, seen: int, *, is_check_answer: bool
 ) -> None:
-    """Apache's broker answers 604 after the sender's own time, and waits for a check."""
+    """After the sender's own check time, Apache's broker answers 604 and waits for a back-check."""
     async with serving(tmp_path) as server:
         peer = await Peer.to(server.broker_address)
         answer = await peer.ask(SEND, half("t", CHECK_IMMUNITY_TIME_IN_SECONDS="60"), b"x")
@@ -86,7 +86,7 @@ async def test_only_a_half_message_can_be_ended(tmp_path: Path) -> None:
 
 
 async def test_who_waits_for_an_answer_gets_one_whatever_was_said(tmp_path: Path) -> None:
-    """Apache's broker lets whoever says "unknown" wait until the time is up."""
+    """Apache's broker does not answer "unknown", so the sender waits until its timeout."""
     async with serving(tmp_path) as server:
         peer = await Peer.to(server.broker_address)
         answer = await peer.ask(SEND, half("t"), b"x")
@@ -130,7 +130,7 @@ async def test_a_commit_decides_what_was_given_up_and_once(tmp_path: Path) -> No
 
 
 async def test_the_offsets_of_a_half_message_are_good_for_ever(tmp_path: Path) -> None:
-    """Apache's broker copies what it asks about, and the answer to the first offsets is lost."""
+    """Apache's broker copies a half message at each check, and loses answers to the old offsets."""
     async with serving(tmp_path) as server:
         peer = await Peer.to(server.broker_address)
         answer = await peer.ask(SEND, half("t", CHECK_IMMUNITY_TIME_IN_SECONDS="600"), b"x")

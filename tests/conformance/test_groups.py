@@ -1,4 +1,4 @@
-"""Consumer groups: how they come to be, what their owner may forbid, who is told of whom."""
+"""Consumer groups: how they are created, what their owner may forbid, and who gets notified."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ async def test_a_consumer_learns_at_its_start_that_its_filter_is_not_understood(
         assert (await peer.ask(RequestCode.CHECK_CLIENT_CONFIG, body=body)).code == code
 
 
-# Heartbeats of the second kind: a fingerprint stands for the subscriptions.
+# Heartbeats of the second version: a fingerprint stands for the subscriptions.
 
 
 async def test_a_fingerprint_stands_for_subscriptions_that_are_known(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a broker does when stock consumers pull, and when they ask where to begin."""
+"""The broker's answers when stock consumers pull, and when they ask for their start offset."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ async def test_a_pull_takes_the_groups_offset_along(tmp_path: Path) -> None:
         for flags, said, kept in (
             (SUBSCRIBES, 1, None),
             (SUBSCRIBES | COMMITS, 2, 2),
-            # Pulls may overtake each other.
+            # Pulls may overtake each other, so a lower offset must not win.
             (SUBSCRIBES | COMMITS, 1, 2),
         ):
             await peer.ask(PULL, pulling(sys_flag=flags, commit_offset=said))

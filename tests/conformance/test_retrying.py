@@ -1,4 +1,4 @@
-"""Messages that consumers could not handle: when they come again, and when no more."""
+"""Messages that consumers could not handle: when they are redelivered, and when no more."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def test_retries_come_later_each_time_and_the_seventeenth_is_dead(tmp_path
         def came(count: int) -> bool:
             return len(visible(server, RETRY, 0)) == count
 
-        # The first two levels, one and five seconds, are for those who ask for them.
+        # Only an explicit request gets the first two levels, one and five seconds.
         for number, delay_ms in enumerate(DelayLevels.parse(DELAY_LEVELS).waits_ms[2:], start=1):
             assert await give_back(peer, server, *place) == ResponseCode.SUCCESS
             clock.advance(ms=delay_ms - 1)

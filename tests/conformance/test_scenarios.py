@@ -1,4 +1,4 @@
-"""Every level plays every scenario alike: the core, the store, and a broker behind sockets."""
+"""Every level plays every scenario with the same result: core, store, and broker behind sockets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a broker does with messages that stock producers send."""
+"""How the broker handles messages that stock producers send."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.unit.broker.wire import (
 
 
 async def test_the_property_makes_a_half_message_and_not_the_flag(tmp_path: Path) -> None:
-    """Apache's broker stores one that has the flag alone where no consumer ever looks."""
+    """Apache's broker stores a message with only the flag where no consumer reads."""
     async with serving(tmp_path) as server:
         peer = await Peer.to(server.broker_address)
         assert (await peer.ask(SEND, sending(sys_flag=4), b"flag alone")).code == 0
@@ -157,7 +157,7 @@ async def test_the_type_of_a_topic_is_not_enforced_unless_it_is_asked_for(tmp_pa
 
 
 async def test_a_second_attempt_of_a_half_message_is_answered_as_the_first(tmp_path: Path) -> None:
-    """A stock producer that times out sends again, and Apache's broker then has an orphan."""
+    """A stock producer sends again after a timeout, and Apache's broker then keeps an orphan."""
     async with serving(tmp_path) as server:
         peer = await Peer.to(server.broker_address)
         first = facts(await peer.ask(SEND, half("t"), b"x"))

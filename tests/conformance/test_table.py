@@ -1,4 +1,4 @@
-"""The table of behaviours is whole, and what it names is there."""
+"""The table of behaviors is complete, and every test that it names exists."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from tests.conformance.table import PAGE, Behaviour, Verdict, page, read
 from tests.unit.repository import ROOT, parse
 
-#: What RocketMQ's own tests assert, what they leave out, and its pitfalls.
+#: Ids of what RocketMQ's own tests assert, of what they leave out, and of its pitfalls.
 ASSERTED = [f"8.{number}" for number in range(1, 70)]
 LEFT_OUT = [f"8.x{number}" for number in range(1, 14)]
 PITFALLS = [f"10.{number}" for number in range(1, 40)]

@@ -1,4 +1,4 @@
-"""What RocketMQ's tools ask, beyond topics and messages."""
+"""Requests of RocketMQ's tools, beyond topics and messages."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ async def test_the_order_of_a_topic_is_kept_and_told_with_its_route(tmp_path: Pa
         assert gone.code == ResponseCode.QUERY_NOT_FOUND
 
 
-# Questions that a consumer answers.
+# Requests that the broker passes on to a consumer.
 
 INFO = RequestCode.GET_CONSUMER_RUNNING_INFO
 DIRECTLY = RequestCode.CONSUME_MESSAGE_DIRECTLY
@@ -146,7 +146,7 @@ async def test_a_consumers_own_words_reach_the_tool_that_asked(tmp_path: Path) -
         asked = asyncio.ensure_future(tool.ask(INFO, ABOUT_C1))
         question = await passed_on(consumer, INFO)
         assert facts(question)["jstackEnable"] == "false"
-        # Only the one who was asked may answer.
+        # Only the consumer that was asked may answer.
         stranger.write(encode_response(question, 0, body=b"a lie"))
         await beat(stranger, client_id="c2")
         consumer.write(encode_response(question, 0, body=b"{}"))

@@ -1,9 +1,9 @@
-"""Spoilt frames for a real broker: ``python -m tests.fuzz.broker [--frames N] [--seed S]``.
+"""Fuzz a real broker with spoiled frames: ``python -m tests.fuzz.broker [--frames N] [--seed S]``.
 
-Many short connections bring frames that are sound, spoilt, cut off, too large or no frames at all,
-and end in every way a connection can end.  Beside them ordinary clients send, pull and commit all
-the time.  The broker must not crash, must say nothing but that limits were reached, must answer the
-ordinary clients, and neither memory nor sockets may be left behind.
+Many short connections send frames that are sound, spoiled, truncated, oversized or not frames at
+all, and end in every way a connection can end. Meanwhile, ordinary clients keep sending, pulling
+and committing. The broker must not crash, must log only that limits were reached, must answer the
+ordinary clients, and must leak neither memory nor sockets.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ DEFAULT_FRAMES = 2_000_000
 SEED_BITS = 32
 CAPTURES = Path(__file__).parents[1] / "interop" / "captures"
 OWN_CODES = range(30_000, 30_100)
-#: Connections at a time.
+#: Concurrent connections that send spoiled frames.
 ABUSERS = 16
 FRAMES_PER_CONNECTION = 64
 NOT_SUPPORTED = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
 LAST_OPAQUE = 123_456_789
 LAST = encode_request(9_999, LAST_OPAQUE)
 OVERSIZED = (2**31 - 1).to_bytes(4)
-#: Caches, tables of names and the allocator fill first; that ends.
+#: Caches, name tables and the allocator fill during this share of the frames, then growth ends.
 WARM_UP = 0.25
 GROWTH_BYTES_MAX = 64 << 20
 PATIENCE_S = 30.0
 ABUSER_PATIENCE_S = 0.05
-#: How the log may speak of all this.
+#: The only kind of log line that the broker may write.
 EXPECTED = " WARNING escrowmq.broker.limits "
-#: Small checkpoints, so that what waits for one is not taken for a leak.
+#: Small checkpoints, so that memory waiting for one is not mistaken for a leak.
 SETTINGS = ("store.checkpoint_bytes=8388608", "store.durability=os")
 
 
@@ -65,11 +65,11 @@ ODD: tuple[object, ...] = (
 
 
 class Found(Exception):
-    """Something is wrong."""
+    """The fuzzer has found a fault."""
 
 
 def captured() -> Iterator[bytes]:
-    """Requests of real clients."""
+    """Yield requests of real clients."""
     for path in sorted(CAPTURES.glob("*.json")):
         for exchange in json.loads(path.read_text(encoding="utf-8"))["exchanges"]:
             request: dict[str, Any] = exchange["request"]
@@ -85,7 +85,7 @@ def captured() -> Iterator[bytes]:
 
 
 def ours(random: Random) -> bytes:
-    """A request of our own kind, or near one."""
+    """Make a request with one of our own codes, or a code near them."""
     body = random.choice((b"", b"{}", random.randbytes(40), b"ARROW1\0\0" + random.randbytes(200)))
     return encode_request(random.choice(OWN_CODES), random.randrange(1 << 31), body=body)
 
@@ -94,14 +94,14 @@ SOUND = [*SOUND_FRAMES, *captured()]
 
 
 def odd(random: Random, frame: bytes) -> bytes:
-    """A frame with a value that nobody expects, or without one."""
+    """Return the frame with an unexpected value, or with a field removed."""
     parts = Parts.of(frame)
     if parts.header_type:
         spoilt = spoil(random, parts.fields) if random.random() < 0.2 else parts.fields
         return parts._replace(fields=spoilt).join()
     header: dict[str, Any] = json.loads(parts.header)
     fields: dict[str, Any] = header.setdefault("extFields", {})
-    # Few of those without which it is no frame: nothing is looked at after one that is not.
+    # Rarely change the header's own fields: the broker stops reading after an invalid frame.
     changed = header if random.random() < 0.02 else fields
     key = random.choice(sorted(changed) or ["odd"])
     if random.random() < 0.1 and key in changed:
@@ -112,13 +112,13 @@ def odd(random: Random, frame: bytes) -> bytes:
 
 
 def with_odd_body(random: Random, frame: bytes) -> bytes:
-    """A frame whose body is not what it should be."""
+    """Return the frame with a spoiled body."""
     parts = Parts.of(frame)
     return parts._replace(body=spoil(random, parts.body)).join()
 
 
 def broken(random: Random, frame: bytes) -> bytes:
-    """What is no frame any more, or hardly one."""
+    """Return bytes that are no valid frame, or hardly one."""
     return random.choice(
         (
             spoil(random, frame),
@@ -130,7 +130,7 @@ def broken(random: Random, frame: bytes) -> bytes:
 
 
 def abuse(random: Random, counts: Counter[str]) -> bytes:
-    """What one connection sends."""
+    """Return everything that one connection sends."""
     pieces: list[bytes] = []
     for _ in range(random.randrange(1, FRAMES_PER_CONNECTION)):
         counts["frames"] += 1
@@ -141,14 +141,14 @@ def abuse(random: Random, counts: Counter[str]) -> bytes:
         elif kind < 0.97:
             pieces.append(with_odd_body(random, frame))
         else:
-            # Of what follows nothing may be looked at.
+            # The broker must not read anything after this piece.
             pieces.append(broken(random, frame))
             counts["broken"] += 1
     return b"".join(pieces)
 
 
 async def read_to_the_last(reader: asyncio.StreamReader, counts: Counter[str]) -> None:
-    """Until the last frame is answered, or the connection is cut."""
+    """Read until the last frame is answered, or the connection is cut."""
     splitter = FrameSplitter()
     while data := await reader.read(1 << 20):
         for frame in splitter.feed(data):
@@ -159,7 +159,7 @@ async def read_to_the_last(reader: asyncio.StreamReader, counts: Counter[str]) -
 
 
 async def abuser(served: Served, random: Random, counts: Counter[str], frames: int) -> None:
-    """One connection after the other."""
+    """Open one connection after another until enough frames are sent."""
     host, _, port = served.address.rpartition(":")
     while counts["frames"] < frames:
         counts["connections"] += 1
@@ -167,15 +167,15 @@ async def abuser(served: Served, random: Random, counts: Counter[str], frames: i
         with suppress(ConnectionError, TimeoutError):
             broken_before = counts["broken"]
             writer.write(abuse(random, counts))
-            # Behind what is no frame, or not a whole one, there may be no answer ever.
+            # After an invalid or incomplete frame there may never be an answer.
             patience_s = ABUSER_PATIENCE_S if counts["broken"] > broken_before else PATIENCE_S
             ending = random.random()
-            if ending < 0.1:  # Gone with a reset, read or not.
+            if ending < 0.1:  # Reset the connection, whether or not the answers were read.
                 linger = struct.pack("ii", 1, 0)
                 writer.get_extra_info("socket").setsockopt(
                     socket.SOL_SOCKET, socket.SO_LINGER, linger
                 )
-            elif ending < 0.9:  # Reads what is answered, up to the last.
+            elif ending < 0.9:  # Read the answers up to the last.
                 writer.write(LAST)
                 try:
                     async with asyncio.timeout(patience_s):
@@ -189,7 +189,7 @@ async def abuser(served: Served, random: Random, counts: Counter[str], frames: i
 
 
 async def ordinary(served: Served, waits: list[float], done: asyncio.Event) -> None:
-    """A client that does everything right must be answered all the time."""
+    """A correct client, which must be answered all the time."""
     peer = await Peer.to(served.address)
     number = 0
     while not done.is_set():
@@ -211,7 +211,7 @@ async def ordinary(served: Served, waits: list[float], done: asyncio.Event) -> N
 
 
 async def attack(served: Served, seed: int, frames: int) -> Counter[str]:
-    """Send so many frames, and watch."""
+    """Send this many frames, and watch memory, sockets and answers."""
     counts: Counter[str] = Counter()
     waits: list[float] = []
     done = asyncio.Event()
@@ -227,7 +227,7 @@ async def attack(served: Served, seed: int, frames: int) -> Counter[str]:
     done.set()
     await asyncio.gather(*clients)
     async with asyncio.timeout(PATIENCE_S):
-        while served.sockets() > idle_sockets(served):  # noqa: ASYNC110 - of another process
+        while served.sockets() > idle_sockets(served):  # noqa: ASYNC110 - another process
             await asyncio.sleep(0.05)
     grown = memory[1.0] - memory[WARM_UP]
     if grown > GROWTH_BYTES_MAX:
@@ -244,12 +244,12 @@ _idle: dict[int, int] = {}
 
 
 def idle_sockets(served: Served) -> int:
-    """Sockets that it had when nobody was connected."""
+    """Return the broker's socket count from before any client connected."""
     return _idle.setdefault(served.process.pid, served.sockets())
 
 
 def fuzz(seed: int, frames: int, directory: Path) -> Counter[str]:
-    """Start a broker, attack it, stop it; ``Found`` if something is wrong."""
+    """Start a broker, attack it and stop it; raise ``Found`` if something is wrong."""
     with served(directory, *SETTINGS) as broker:
         idle_sockets(broker)
         counts = asyncio.run(attack(broker, seed, frames))
@@ -263,14 +263,14 @@ def fuzz(seed: int, frames: int, directory: Path) -> Counter[str]:
 
 
 def judge_lines(lines: list[str]) -> None:
-    """The log may say that limits were reached, and nothing else."""
+    """Raise ``Found`` if the log says anything except that limits were reached."""
     unexpected = [line for line in lines if EXPECTED not in line]
     if unexpected:
         raise Found(f"it said {unexpected[:20]}")
 
 
 def main(words: list[str] | None = None) -> int:
-    """Fuzz; 1 if something was found."""
+    """Fuzz; return 1 if a fault was found."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz.broker")
     parser.add_argument("--frames", type=int, default=DEFAULT_FRAMES)
     parser.add_argument("--seed", type=int, default=secrets.randbits(SEED_BITS))
@@ -279,7 +279,7 @@ def main(words: list[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="escrowmq-fuzz-") as directory:
         try:
             counts = fuzz(arguments.seed, arguments.frames, Path(directory))
-        except Exception:  # noqa: BLE001 - whatever it is, it was found.
+        except Exception:  # noqa: BLE001 - every exception is a finding
             say(traceback.format_exc())
             return 1
     say("nothing found: " + ", ".join(f"{count} {what}" for what, count in counts.items()))

@@ -1,8 +1,8 @@
-"""Spoilt frames: ``python -m tests.fuzz.remoting [--frames N] [--seed S]``.
+"""Fuzz the protocol with spoiled frames: ``python -m tests.fuzz.remoting [--frames N] [--seed S]``.
 
-Each frame is a sound one with something changed, fed in pieces to a splitter; whatever frame comes
-out of it is read as every header and every body there is.  Only ``ProtocolViolation`` may be
-raised, no splitter may keep more than a frame, and memory must not grow.
+Each frame is a sound one with something changed, fed in pieces to a splitter. Every frame that the
+splitter yields is read as every header and every body that exists. Only ``ProtocolViolation`` may
+be raised, no splitter may keep more than one frame, and memory must not grow.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tests.unit.protocol import remoting_cases as cases
 DEFAULT_FRAMES = 100_000
 SEED_BITS = 32
 FRAME_BYTES_MAX = 1 << 20
-#: Caches fill while the first frames come; after that nothing may stay.
+#: Caches fill during the first frames; after that, memory must not grow.
 WARM_UP_FRAMES = 1_000
 GROWTH_BLOCKS_MAX = 150_000
 GROWTH_BYTES_MAX = 64 << 20
@@ -80,7 +80,7 @@ BODIES = sorted(Body.__subclasses__(), key=lambda kind: kind.__name__)
 
 
 def spoil(random: Random, data: bytes) -> bytes:
-    """Change something."""
+    """Apply up to five random changes."""
     changed = bytearray(data)
     for _ in range(random.choice((0, 1, 1, 1, 2, 5))):
         random.choice(SPOILERS)(random, changed)
@@ -98,7 +98,7 @@ def set_a_byte(random: Random, data: bytearray) -> None:
 
 
 def set_a_size(random: Random, data: bytearray) -> None:
-    """Where sizes stand in every frame, or anywhere."""
+    """Overwrite bytes where a frame has its sizes, or anywhere."""
     at = random.choice((0, 4, 4, random.randrange(len(data) + 1)))
     width = random.choice((2, 4, 4))
     data[at : at + width] = (random.choice(EXTREMES) & (1 << 8 * width) - 1).to_bytes(width)
@@ -124,7 +124,7 @@ def put_in(random: Random, data: bytearray) -> None:
 
 
 def put_for_a_value(random: Random, data: bytearray) -> None:
-    """After a colon, up to the next comma or brace: mostly one value of a JSON map."""
+    """Replace the bytes from a colon to the next comma or brace, mostly one value of a JSON map."""
     at = data.find(b":", random.randrange(len(data) + 1)) + 1
     ends = [end for end in (data.find(b",", at), data.find(b"}", at)) if end >= 0]
     data[at : min(ends, default=len(data))] = random.choice(NASTY)
@@ -149,17 +149,17 @@ SPOILERS: tuple[Callable[[Random, bytearray], None], ...] = (
 
 
 class Parts(NamedTuple):
-    """A frame taken apart at its sizes, which are made again when it is put together."""
+    """A frame split at its size fields, which ``join`` computes again."""
 
     header_type: int
     header: bytes
-    #: Of a binary header; a JSON header has its fields inside.
+    #: The fields of a binary header; a JSON header contains its fields.
     fields: bytes
     body: bytes
 
     @classmethod
     def of(cls, frame: bytes) -> Parts:
-        """Take a sound frame apart."""
+        """Split a sound frame."""
         header_type, header_end = frame[4], 8 + int.from_bytes(frame[5:8])
         header, body = frame[8:header_end], frame[header_end:]
         if not header_type:
@@ -168,7 +168,7 @@ class Parts(NamedTuple):
         return cls(header_type, header[: fields_at - 4], header[fields_at:], body)
 
     def join(self) -> bytes:
-        """Put it together with the sizes that it has now."""
+        """Join the parts, with their current sizes."""
         header = self.header
         if self.header_type:
             header += len(self.fields).to_bytes(4) + self.fields
@@ -179,7 +179,7 @@ class Parts(NamedTuple):
 
 
 def spoilt_frame(random: Random) -> bytes:
-    """Spoil one part and let the sizes be right, so that it is looked at, or spoil all of it."""
+    """Spoil one part and correct the sizes, so that the part is read, or spoil the whole frame."""
     frame = random.choice(SOUND_FRAMES)
     part = random.choice(("header", "header", "fields", "body", "all"))
     if part == "all":
@@ -198,7 +198,7 @@ def pieces(random: Random, data: bytes) -> Iterator[bytes]:
 
 
 def frames_of(random: Random, data: bytes) -> Iterator[Frame]:
-    """All frames up to the first violation."""
+    """Yield all frames up to the first violation."""
     splitter = FrameSplitter(frame_bytes_max=FRAME_BYTES_MAX)
     with suppress(ProtocolViolation):
         for piece in pieces(random, data):
@@ -207,7 +207,7 @@ def frames_of(random: Random, data: bytes) -> Iterator[Frame]:
 
 
 def readers(frame: Frame) -> Iterator[Callable[[], object]]:
-    """Everything that may be made of a frame."""
+    """Yield a call for each way to read a frame."""
     ext, body = frame.ext, frame.body
     yield lambda: read_fields(ext)
     yield lambda: read_sent_facts(read_send_header(frame.code, ext).properties.encode())
@@ -238,20 +238,20 @@ def try_one(random: Random, counts: Counter[str]) -> None:
 
 
 def held() -> tuple[int, int]:
-    """Blocks in use now, and the most bytes there ever were."""
+    """Return the memory blocks in use now, and the peak memory in bytes."""
     gc.collect()
     return sys.getallocatedblocks(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def fuzz(seed: int, frames: int) -> Counter[str]:
-    """Try so many frames; what is wrong is raised, with the frame's number in a note."""
+    """Try this many frames; a fault is raised with the frame's number in a note."""
     counts: Counter[str] = Counter()
     blocks, peak_bytes = held()
     for number in range(frames):
         if number == WARM_UP_FRAMES:
             blocks, peak_bytes = held()
         try:
-            # One generator for each frame: a frame can be tried again without those before it.
+            # One generator per frame, so that a frame can be repeated without the ones before it.
             try_one(Random(f"{seed}/{number}"), counts)
         except Exception as error:
             error.add_note(f"seed {seed}, frame {number}")
@@ -263,7 +263,7 @@ def fuzz(seed: int, frames: int) -> Counter[str]:
 
 
 def main(words: list[str] | None = None) -> int:
-    """Fuzz; 1 if something was found."""
+    """Fuzz; return 1 if a fault was found."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz.remoting")
     parser.add_argument("--frames", type=int, default=DEFAULT_FRAMES)
     parser.add_argument("--seed", type=int, default=secrets.randbits(SEED_BITS))
@@ -271,7 +271,7 @@ def main(words: list[str] | None = None) -> int:
     say(f"remoting: seed {arguments.seed}")
     try:
         counts = fuzz(arguments.seed, arguments.frames)
-    except Exception:  # noqa: BLE001 - whatever it is, it was found.
+    except Exception:  # noqa: BLE001 - every exception is a finding
         say(traceback.format_exc())
         return 1
     say("nothing found: " + ", ".join(f"{count} {what}" for what, count in counts.items()))

@@ -1,4 +1,4 @@
-"""Our broker as a process of its own, and what the kernel says of it."""
+"""Our broker as a separate process, and the kernel's figures about it."""
 
 from __future__ import annotations
 
@@ -19,44 +19,44 @@ ADDRESS = re.compile(r"name=(\S+) broker=(\S+) ")
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A broker that runs."""
+    """A running broker."""
 
     process: subprocess.Popen[str]
     address: str
-    #: For producers and consumers.
+    #: The name server's address, for producers and consumers.
     name_address: str
     log: Path
 
     def usage(self) -> Usage:
-        """Memory and CPU time so far."""
+        """Return the memory and CPU time used so far."""
         return usage(self.process.pid)
 
     def files(self) -> int:
-        """Open files that are no sockets."""
+        """Return the count of open files that are not sockets."""
         return sum(not link.startswith("socket:") for link in self._links())
 
     def sockets(self) -> int:
-        """Open sockets."""
+        """Return the count of open sockets."""
         return sum(link.startswith("socket:") for link in self._links())
 
     def _links(self) -> Iterator[str]:
         for entry in Path(f"/proc/{self.process.pid}/fd").iterdir():
-            with suppress(FileNotFoundError):  # Closed meanwhile.
+            with suppress(FileNotFoundError):  # Closed meanwhile
                 yield str(entry.readlink())
 
     def lines(self) -> list[str]:
-        """What it has logged."""
+        """Return the lines that the broker has logged."""
         return self.log.read_text(encoding="utf-8").splitlines()
 
     def stop(self) -> int:
-        """Ask it to stop; its exit code."""
+        """Ask the broker to stop; return its exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(STOP_TIMEOUT_S)
 
 
 @contextmanager
 def served(directory: Path, *settings: str) -> Iterator[Served]:
-    """Start a broker; its data and its log go below the directory."""
+    """Start a broker with its data and its log below the directory."""
     log = directory / "log"
     flags = [flag for setting in settings for flag in ("--set", setting)]
     command = [sys.executable, "-m", "escrowmq.cli.main", "serve", "--port", "0"]

@@ -13,7 +13,7 @@ from tests.interop.building import CACHE, JAVA_5
 from tests.interop.child import Child
 from tests.interop.running import BOOT_TIMEOUT_S, RunningBroker, start_saying
 
-#: From the broker's port: its fast listener is 2 below, its replication 1 above.
+#: Relative to the broker's port: its fast listener is 2 below, its replication port 1 above.
 FAST_LISTENER = -2
 REPLICATION = 1
 PORT_TRIES_MAX = 100
@@ -21,7 +21,7 @@ IS_UP = "boot success"
 
 NAME_SERVER_HEAP = ("-Xms64m", "-Xmx128m", "-XX:+UseSerialGC")
 BROKER_HEAP = ("-Xms512m", "-Xmx1g")
-#: What its own start script opens for a JDK of today.
+#: Packages that the broker's own start script opens for a current JDK.
 OPENED = (
     "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
     "--add-opens=java.base/java.nio=ALL-UNNAMED",
@@ -31,7 +31,7 @@ OPENED = (
 
 
 class ApacheRocketMQ(RunningBroker):
-    """A name server and a broker, a process each."""
+    """A name server and a broker, one process each."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class ApacheRocketMQ(RunningBroker):
             "brokerId": "0",
             "brokerRole": "ASYNC_MASTER",
             "flushDiskType": "SYNC_FLUSH" if sync_flush else "ASYNC_FLUSH",
-            # Its first registration is lost at times; the next comes after this.
+            # The first registration is sometimes lost; the next one comes after this period.
             "registerNameServerPeriod": "10000",
             "autoCreateTopicEnable": "true",
             "autoCreateSubscriptionGroup": "true",
@@ -71,7 +71,7 @@ class ApacheRocketMQ(RunningBroker):
         lib = self._lib()
         self._start_name_server(lib, home)
         self._start_broker(lib, home)
-        # It says that it is up even when the name server has not heard of it yet.
+        # The broker reports that it is up even before the name server knows it.
         remoting.brokers(self.name_server, timeout_s=BOOT_TIMEOUT_S)
 
     _broker_is_up = IS_UP
@@ -93,7 +93,7 @@ class ApacheRocketMQ(RunningBroker):
         self.serving = self._start("broker", main, arguments, lib, home)
 
     def _broker_file(self, home: Path) -> Path:
-        """Where the broker's settings are; its address is chosen with them."""
+        """Write the broker's settings and choose its address; return the path of the file."""
         port = free_port((FAST_LISTENER, 0, REPLICATION))
         self.broker_address = f"127.0.0.1:{port}"
         settings = {
@@ -134,10 +134,10 @@ class ApacheRocketMQ(RunningBroker):
 
 
 class ApacheWithProxy(ApacheRocketMQ):
-    """The same with 5.x clients' way in: the proxy and the broker share a process."""
+    """The same with the gRPC proxy for 5.x clients, in one process with the broker."""
 
     grpc_endpoint = ""
-    # The broker in it says so before the proxy is there.
+    # The broker in this process prints its own line before the proxy is up.
     _broker_is_up = "startup successfully"
 
     def _lib(self) -> Path:
@@ -164,7 +164,7 @@ def _write(file: Path, settings: Mapping[str, str]) -> None:
 
 
 def free_port(offsets: tuple[int, ...]) -> int:
-    """A port that is free together with its neighbours."""
+    """Return a port that is free together with its neighbors."""
     for _ in range(PORT_TRIES_MAX):
         with contextlib.ExitStack() as held, contextlib.suppress(OSError):
             first = held.enter_context(socket.create_server(("127.0.0.1", 0)))

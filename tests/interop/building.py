@@ -1,7 +1,7 @@
-"""Each peer is built once, into ``build/interop``, under a name made of its sources.
+"""Each peer is built once, into ``build/interop``, under a name derived from its sources.
 
-A build that was cut off leaves no directory of the final name, so what is there is whole.  A tool
-that is missing is an error with a name; nothing here is ever skipped.
+An interrupted build leaves no directory with the final name, so an existing one is complete. A
+missing tool raises an error that names it; nothing here is ever skipped.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PYTHON5 = "rocketmq-python-client==5.1.2"
 
 
 def java_peer(version: str) -> Path:
-    """A directory with ``classes`` and ``lib``."""
+    """Return a directory with ``classes`` and ``lib``."""
     source = PEERS / "java"
     return _built(
         f"java-{version}",
@@ -44,7 +44,7 @@ def java_peer(version: str) -> Path:
 
 
 def apache(version: str) -> Path:
-    """A directory with the ``lib`` of a name server and a broker."""
+    """Return a directory with the ``lib`` of a name server and a broker."""
     source = PEERS / "apache"
     return _built(
         f"apache-{version}",
@@ -55,7 +55,7 @@ def apache(version: str) -> Path:
 
 
 def apache_proxy(version: str) -> Path:
-    """A directory with the ``lib`` of a name server, and of a broker with its gRPC proxy."""
+    """Return a directory with the ``lib`` of a name server, and of a broker with its gRPC proxy."""
     source = PEERS / "apache_proxy"
     return _built(
         f"apache-proxy-{version}",
@@ -66,7 +66,7 @@ def apache_proxy(version: str) -> Path:
 
 
 def go_peer() -> Path:
-    """A directory with the program ``driver``."""
+    """Return a directory with the program ``driver``."""
     source = PEERS / "go"
     return _built(
         "go",
@@ -79,7 +79,7 @@ def go_peer() -> Path:
 
 
 def wheel_peer() -> Path:
-    """A virtual environment with the wheel and nothing else."""
+    """Return a virtual environment with the wheel and nothing else."""
     return _built(
         "wheel",
         PEERS / "cpp_wheel",
@@ -89,7 +89,7 @@ def wheel_peer() -> Path:
 
 
 def python5_peer() -> Path:
-    """A virtual environment with RocketMQ's own 5.x Python client."""
+    """Return a virtual environment with RocketMQ's own 5.x Python client."""
     return _built(
         "python5",
         PEERS / "python5",
@@ -104,7 +104,7 @@ def java() -> str:
 
 def _make_environment(place: Path, packages: list[str], what: str) -> None:
     python = sys.executable
-    # A copy would look for its library in the wrong place once the directory has its final name.
+    # A copied Python would look for its library in the old place after the directory is renamed.
     _run(python, ["-m", "venv", "--symlinks", str(place)], place, what)
     pip = ["-m", "pip", "--disable-pip-version-check", "--quiet", "install", *packages]
     _run(str(place / "bin" / "python"), pip, place, what)
@@ -152,7 +152,7 @@ def _built(name: str, source: Path, extra: str, build: Callable[[Path], None]) -
 
 
 def _remove_older(name: str) -> None:
-    """What was built from sources that have changed since."""
+    """Remove builds of older versions of the sources."""
     for old in CACHE.glob(f"{name}-{'[0-9a-f]' * FINGERPRINT_CHARS}"):
         shutil.rmtree(old)
 
@@ -168,7 +168,7 @@ def _fingerprint(source: Path, extra: str) -> str:
 
 @contextmanager
 def _lock(name: str) -> Iterator[None]:
-    """Two runs at once build a peer once."""
+    """Let only one of two concurrent runs build a peer."""
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / f"{name}.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

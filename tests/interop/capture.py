@@ -1,10 +1,10 @@
-"""Write down what stock clients and Apache's broker say to each other, as data for our tests.
+"""Record what stock clients and Apache's broker send to each other, as data for our tests.
 
     python -m tests.interop.capture
 
-Each kind of request gets a file in ``captures``: for each client and each thing done, the first
-exchange of that kind, word for word but for what names the machine it was taken on.  Bodies that
-are text stand as text, since some are not quite JSON; the others as base64.
+Each kind of request gets a file in ``captures``: for each client and each action, the first
+exchange of that kind, verbatim except for what names the recording machine. Text bodies are stored
+as text, since some are not valid JSON; the others are stored as base64.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tests.interop.selfcheck import quick_apache
 from tests.interop.tap import Exchange, Tap
 
 CAPTURES = Path(__file__).parent / "captures"
-#: The broker says that it is here; it is not, the tap is.
+#: The address that the broker advertises, where the tap listens instead of the broker.
 TAPPED_HOST = "127.0.0.2"
 
 CODES = {
@@ -87,7 +87,7 @@ CODES = {
 
 
 class Session:
-    """Two taps, and a name for what is being done."""
+    """Two taps, and a label for the current action."""
 
     def __init__(self, taps: tuple[Tap, Tap]) -> None:
         self.taps = taps
@@ -101,7 +101,7 @@ class Session:
 
 
 def run(broker: ApacheRocketMQ, session: Session, peer: Peer) -> None:
-    """All that a peer can do, once."""
+    """Run everything that a peer can do, once."""
     name = slug(peer)
     topic = f"orders-{name}"
     broker.create_topic(topic, queues=2)
@@ -151,7 +151,7 @@ def consume(session: Session, peer: Peer, topic: str, producer: Producer) -> Non
         broadcast = peer.start_push_consumer(
             session.name_server, f"{group}-all", topic, model=Model.BROADCASTING
         )
-        # The wheel's starts at the end.
+        # The wheel's consumer starts at the end of the queue.
         producer.send(Message(topic=topic, keys="news"))
         broadcast.wait_for(1)
         broadcast.stop()
@@ -191,7 +191,7 @@ def administer(session: Session, peer: Peer, topic: str, message_id: str, offset
         ("deleteTopic", "-c", "DefaultCluster", "-t", f"{topic}-new"),
         ("resetOffsetByTime", "-g", group, "-t", topic, "-s", "0"),
     ]
-    if peer.name != f"java-{JAVA_4}":  # Its own cannot read what this broker says.
+    if peer.name != f"java-{JAVA_4}":  # Version 4's mqadmin cannot read this broker's answer.
         commands.append(("clusterList",))
     for name, *options in commands:
         with session.doing(peer, f"mqadmin {name}"):
@@ -214,7 +214,7 @@ def frame_json(frame: Frame | None, clean: Callable[[str], str]) -> dict[str, An
             for name, value in sorted(frame.fields.items())
         },
     }
-    # Stored messages have zeros, JSON has none.
+    # Stored messages contain zero bytes, and JSON does not.
     if b"\0" in frame.body:
         facts["body_base64"] = base64.b64encode(frame.body).decode()
     else:
@@ -223,11 +223,11 @@ def frame_json(frame: Frame | None, clean: Callable[[str], str]) -> dict[str, An
 
 
 def write(exchanges: list[Exchange], clean: Callable[[str], str]) -> None:
-    """One file per kind; of each thing done the first exchange that was answered well."""
+    """Write one file per kind, with the first successful exchange of each action."""
     kinds: defaultdict[int, dict[str, Exchange]] = defaultdict(dict)
     for one in exchanges:
         if one.request.version == 0:
-            continue  # Ours, to make a topic.
+            continue  # The harness's own request to create a topic.
         known = kinds[one.request.code]
         before = known.get(one.label)
         if before is None or (before.response and before.response.code and one.response):
@@ -254,7 +254,7 @@ def exchange_json(one: Exchange, clean: Callable[[str], str]) -> dict[str, Any]:
 
 
 def differing(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Without those that differ from an earlier one in nothing but numbers."""
+    """Drop the exchanges that differ from an earlier one only in numbers."""
     shapes: dict[str, dict[str, Any]] = {}
     for one in found:
         said = json.dumps([one["from"], one["request"], one["response"]])
@@ -263,7 +263,7 @@ def differing(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def cleaner(broker: ApacheRocketMQ) -> Callable[[str], str]:
-    """Takes out the machine: its addresses, and the place of the store."""
+    """Return a function that removes this machine's addresses and store path from a text."""
     address = re.compile(
         r"(?<![\w.:])(?:(?!127\.)\d{1,3}(?:\.\d{1,3}){3}(?![\w.])|[0-9a-f:]*::[0-9a-f:]*(?=@))"
     )
@@ -293,7 +293,7 @@ def main() -> None:
 
 
 def slug(peer: Peer) -> str:
-    """Names may have no dots."""
+    """Return the peer's name without dots, which names may not contain."""
     return peer.name.replace(".", "-")
 
 

@@ -1,4 +1,4 @@
-"""A process that ends with us, and what the kernel says of it."""
+"""A process that ends with this one, and the kernel's figures about it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KIB = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """What a process has taken so far."""
+    """Memory and CPU time that a process has used so far."""
 
     resident_bytes: int
     anonymous_bytes: int
@@ -36,7 +36,7 @@ class Usage:
 
 
 class Child:
-    """Standard input and output are ours, standard error goes to a file."""
+    """A child process with piped standard input and output, and standard error in a file."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Child:
                 stderr=errors,
                 env={**os.environ, **(environment or {})},
                 cwd=directory,
-                # A group of its own, so that its children can be ended with it.
+                # A session of its own, so that its children can be ended with it.
                 start_new_session=True,
             )
 
@@ -78,7 +78,7 @@ class Child:
         return self._process.stdout
 
     def died(self) -> ProcessDied:
-        """The error for a process whose output has ended."""
+        """Return the error for a process whose output has ended."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(STOP_TIMEOUT_S)
         return ProcessDied(self.name, self._process.returncode, self.log)
@@ -87,11 +87,11 @@ class Child:
         return self._process.poll() is None
 
     def wait(self, timeout_s: float) -> int:
-        """Wait until it ends by itself.  Returns its exit status."""
+        """Wait until the process ends by itself; return its exit status."""
         return self._process.wait(timeout_s)
 
     def stop(self) -> int:
-        """Ask it to end; when it does not, end it.  Returns its exit status."""
+        """Ask the process to end, and kill it after a timeout; return its exit status."""
         if self.is_running():
             self._process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -100,11 +100,11 @@ class Child:
         return self._process.returncode
 
     def kill(self) -> None:
-        """End it and all that it started, at once."""
+        """Kill the process and everything that it started."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         self._process.wait()
-        # A pipe whose reader is gone cannot be flushed.
+        # A pipe cannot be flushed when its reader is gone.
         for stream in (self.stdin, self.stdout):
             with contextlib.suppress(BrokenPipeError):
                 stream.close()
@@ -114,12 +114,13 @@ class Child:
 
 
 def usage(pid: int) -> Usage:
-    """Memory and CPU time of a running process, from /proc."""
+    """Return the memory and CPU time of a running process, from /proc."""
     place = Path("/proc") / str(pid)
     status = dict(
         line.split(":", 1) for line in (place / "status").read_text().splitlines() if ":" in line
     )
-    # After the name in brackets, which may hold spaces: user and system time are the 12th and 13th.
+    # Split after the name in parentheses, which may contain spaces. User and system time are the
+    # 12th and 13th fields.
     fields = (place / "stat").read_text().rpartition(")")[2].split()
     ticks = int(fields[11]) + int(fields[12])
     return Usage(

@@ -1,4 +1,4 @@
-"""The clients that a peer runs for us: each a handle on one of them."""
+"""Handles on the clients that a peer runs for us."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Client:
         self.client_id = client_id
 
     def stop(self) -> None:
-        """Shut it down in good order: it says goodbye to the broker."""
+        """Shut the client down cleanly: it unregisters from the broker."""
         self._call("stop")
 
     def _call(self, command: str, **fields: object) -> dict[str, Any]:
@@ -36,13 +36,13 @@ class Client:
 
 
 class Producer(Client):
-    """Sends."""
+    """A client that sends messages."""
 
     def send(self, message: Message) -> Sent:
         return self._send([message], mode="sync")
 
     def send_async(self, message: Message) -> Sent:
-        """Through the client's callback; returns when it has been called."""
+        """Send through the client's callback; return when it has been called."""
         return self._send([message], mode="async")
 
     def send_oneway(self, message: Message) -> None:
@@ -52,7 +52,7 @@ class Producer(Client):
         return self._send(messages)
 
     def send_to_queue(self, message: Message, queue: int) -> Sent:
-        """Through the client's queue selector, as ordered messages are."""
+        """Send through the client's queue selector, as for ordered messages."""
         return self._send([message], queue=queue)
 
     def _send(self, messages: Sequence[Message], **how: object) -> Sent:
@@ -60,10 +60,10 @@ class Producer(Client):
 
 
 class TransactionProducer(Producer):
-    """Sends in transactions, with a listener that does as the script says for each key."""
+    """Sends in transactions, with a listener that follows the script for each key."""
 
     def script(self, key: str, *, local: str = Answer.UNKNOWN, checks: Sequence[str] = ()) -> None:
-        """What to answer for this key; the last check answer is given from then on."""
+        """Set the answers for this key; the last check answer is repeated from then on."""
         self._call("script", key=key, local=str(local), checks=[str(check) for check in checks])
 
     def send_in_transaction(
@@ -74,7 +74,7 @@ class TransactionProducer(Producer):
     def begin_transaction(
         self, message: Message, *, local: str, checks: Sequence[str] = ()
     ) -> Future[Sent]:
-        """The same without waiting: for a local transaction that hangs."""
+        """Do the same without waiting, for a local transaction that hangs."""
         assert message.keys is not None, "the script goes by key"
         self.script(message.keys, local=local, checks=checks)
         answer = self._lines.submit(
@@ -89,7 +89,7 @@ class TransactionProducer(Producer):
         self._call("release", key=key, answer=str(answer))
 
     def wait_for_local(self, key: str, *, timeout_s: float = WAIT_TIMEOUT_S) -> LocalTransaction:
-        """The local transaction runs, so the half message is stored."""
+        """Wait until the local transaction runs, which proves that the half message is stored."""
         return self._lines.events.wait_for(
             LocalTransaction,
             lambda event: event.client == self.name and event.key == key,
@@ -106,7 +106,7 @@ class TransactionProducer(Producer):
         )
 
     def checks(self, key: str) -> list[BackCheck]:
-        """Those so far."""
+        """Return the back-checks so far."""
         return self._lines.events.of(
             BackCheck, lambda event: event.client == self.name and event.key == key
         )
@@ -131,7 +131,7 @@ class PushConsumer(Client):
         accepted: bool | None = None,
         timeout_s: float = WAIT_TIMEOUT_S,
     ) -> list[Received]:
-        """Deliveries, as soon as there are so many: those taken, those refused, or both."""
+        """Wait until there are this many deliveries: accepted, refused, or both."""
         found = self._lines.events.wait_for_many(
             Delivered,
             lambda event: (
@@ -145,20 +145,20 @@ class PushConsumer(Client):
         return [event.message for event in found]
 
     def received(self) -> list[Received]:
-        """Those so far."""
+        """Return the messages received so far."""
         found = self._lines.events.of(Delivered, lambda event: event.client == self.name)
         return [event.message for event in found]
 
 
 class LitePullConsumer(Client):
-    """Polls."""
+    """A consumer that polls."""
 
     def poll(self, timeout_ms: int) -> list[Received]:
         answer = self._call("poll", timeout_ms=timeout_ms)
         return [Received.of(fields) for fields in answer["messages"]]
 
     def seek(self, topic: str, queue: int, to: int | str) -> None:
-        """To an offset, ``"begin"`` or ``"end"``."""
+        """Seek to an offset, ``"begin"`` or ``"end"``."""
         self._call("seek", topic=topic, queue=queue, to=str(to))
 
     def commit(self) -> None:
@@ -167,7 +167,7 @@ class LitePullConsumer(Client):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pulled:
-    """What one pull returned."""
+    """The result of one pull."""
 
     status: str
     next_offset: int
@@ -178,7 +178,7 @@ class Pulled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offsets:
-    """Of one queue."""
+    """The offsets of one queue."""
 
     min: int
     max: int
@@ -188,7 +188,7 @@ class Offsets:
 
 
 class PullConsumer(Client):
-    """Names each offset itself."""
+    """A consumer that names each offset itself."""
 
     def queues(self, topic: str) -> list[int]:
         queues: list[int] = self._call("queues", topic=topic)["queues"]
@@ -204,7 +204,7 @@ class PullConsumer(Client):
         return Pulled(messages=messages, **answer)
 
     def pull_all(self, topic: str, *, expression: str = "*") -> list[Received]:
-        """All there is, as the wheel does it by itself."""
+        """Return all messages, read with the wheel's own loop."""
         answer = self._call("pull_all", topic=topic, expression=expression)
         return [Received.of(fields) for fields in answer["messages"]]
 

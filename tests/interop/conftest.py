@@ -1,4 +1,4 @@
-"""Brokers and peers for the tests here; each is started when the first test needs it."""
+"""Brokers and peers for the tests here; each starts when the first test needs it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def broker() -> Iterator[Escrow]:
 
 @pytest.fixture(scope="session")
 def peer_named() -> Iterator[Callable[[str], Peer]]:
-    """One process for all tests of a peer."""
+    """Return a function that starts each peer once, as one process for all tests."""
     known = {peer.name: peer for peer in every_peer()}
     started: dict[str, Peer] = {}
     with ExitStack() as running:

@@ -1,4 +1,4 @@
-"""What can go wrong with a peer, each with who must act."""
+"""Errors of peers; each says who must act."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ EVENT_CHARS_MAX = 240
 
 
 class InteropError(Exception):
-    """Of everything here."""
+    """Base of all errors here."""
 
 
 class ToolMissing(InteropError):
-    """The machine lacks a program that a peer is built or run with: install it."""
+    """The machine lacks a program that a peer needs: install it."""
 
     def __init__(self, tool: str, needed_for: str) -> None:
         super().__init__(f"{tool} is not on the PATH, and {needed_for} needs it")
@@ -21,7 +21,7 @@ class ToolMissing(InteropError):
 
 
 class BuildFailed(InteropError):
-    """A peer could not be built: read what the tool printed."""
+    """A peer could not be built: read the tool's output."""
 
     def __init__(self, peer: str, printed: str) -> None:
         super().__init__(f"{peer} could not be built:\n{tail(printed)}")
@@ -29,7 +29,7 @@ class BuildFailed(InteropError):
 
 
 class PeerRefused(InteropError):
-    """A stock client said no; ``code`` is the broker's, when it was the broker that did."""
+    """A stock client refused; ``code`` is the broker's if the broker refused."""
 
     def __init__(self, command: str, kind: str, message: str, code: int | None) -> None:
         super().__init__(f"{command}: {kind}: {message}")
@@ -47,7 +47,7 @@ class ProcessDied(InteropError):
 
 
 class WaitedInVain(InteropError):
-    """What was waited for did not come; ``seen`` are the last events that did."""
+    """An expected event did not come in time; ``seen`` holds the last events that did."""
 
     def __init__(self, what: str, timeout_s: float, seen: list[object]) -> None:
         lines = "\n".join(f"  {str(event)[:EVENT_CHARS_MAX]}" for event in seen[-LOG_TAIL_LINES:])
@@ -55,7 +55,7 @@ class WaitedInVain(InteropError):
 
 
 class Diverged(InteropError):
-    """A broker did not do what the scenario promises."""
+    """A broker broke a scenario's promise."""
 
 
 def read(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""Our broker, as its users run it: a process to be stopped, killed, and started again."""
+"""Our broker as users run it: a process that tests can stop, kill, and start again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ READY = re.compile(r"^ready name=(\S+) broker=(\S+) ")
 
 
 class Escrow(RunningBroker):
-    """``escrowmq serve``, and the settler that stands in for the pipeline."""
+    """``escrowmq serve``, with the settler that stands in for the pipeline."""
 
     def __init__(
         self, *, settings: Mapping[str, str] | None = None, settles_every_ms: int = 100
@@ -51,17 +51,17 @@ class Escrow(RunningBroker):
         self._start_settler(home)
 
     def stop(self) -> None:
-        """As an operator does it: SIGTERM, and it must end well."""
+        """Stop the broker with SIGTERM, as an operator does; it must exit with 0."""
         status = self._end().stop()
         if status:
             raise Diverged(f"serve ended with {status}")
 
     def kill(self) -> None:
-        """As the machine does it."""
+        """Kill the broker, as a crash of the machine would."""
         self._end().kill()
 
     def start_again(self) -> None:
-        """On the same data and the same ports."""
+        """Start again on the same data and the same ports."""
         self.boot(self.home)
 
     def _end(self) -> Child:
@@ -72,7 +72,7 @@ class Escrow(RunningBroker):
 
     def _start_settler(self, home: Path) -> None:
         if self._settler is not None:
-            return  # It waits for its broker to come back.
+            return  # The settler waits for its broker to come back.
         self._settler, _ = start_saying(
             "ready",
             "settler",
@@ -89,7 +89,7 @@ class Escrow(RunningBroker):
 
 
 def quick_escrow() -> Escrow:
-    """A broker that asks soon and delays little."""
+    """Return a broker with short check times and delays."""
     return Escrow(
         settings={
             "transaction.check_after_ms": str(CHECK_AFTER_MS),
@@ -101,5 +101,5 @@ def quick_escrow() -> Escrow:
 
 
 def port(address: str) -> str:
-    """Of an address; any, as long as there is none."""
+    """Return the port of an address, or "0" (any port) for an empty one."""
     return address.rpartition(":")[2] or "0"

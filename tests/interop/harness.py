@@ -1,4 +1,4 @@
-"""Stock clients, a stock broker and ours, for tests and figures.
+"""Stock clients, a stock broker and ours, for tests and benchmarks.
 
     with ApacheRocketMQ() as broker, JavaPeer("5.3.3") as peer:
         broker.create_topic("orders")
@@ -7,9 +7,9 @@
         consumer = peer.start_push_consumer(broker.name_server, "shipping", "orders")
         (message,) = consumer.wait_for(1)
 
-A peer is a process that runs clients as their makers ship them; ``scenarios`` has the promises that
-are tried with it: ``test_scenarios`` on our broker, ``selfcheck`` on Apache's.  Everything is built
-on first use, ends with the process that started it, and fails by name when a tool is missing.
+A peer is a process that runs clients as their makers ship them. ``scenarios`` has the promises that
+are tested with it: ``test_scenarios`` on our broker, ``selfcheck`` on Apache's. Everything is built
+on first use, ends with the process that started it, and raises a named error if a tool is missing.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from tests.interop.scenarios import administering, consuming, looking, sending, 
 from tests.interop.stock import GoPeer, JavaPeer, WheelPeer, every_peer
 from tests.interop.values import Answer, FromWhere, Message, Model, Received, Sent, sleep_then
 
-#: Importing them enters their scenarios into the list.
+#: Importing these modules registers their scenarios.
 SCENARIO_MODULES = (administering, consuming, looking, sending, transactions)
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""What tests of our own SDK hear, on whichever broker."""
+"""Consumers and listeners for tests of our own SDK, on any broker."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ARRIVE_S = 30.0
 
 
 class Heard:
-    """What a consumer's handler was given, in order."""
+    """The messages that a consumer's handler was given, in order."""
 
     def __init__(self) -> None:
         self.messages: list[Received] = []
@@ -39,7 +39,7 @@ class Heard:
             return self.bodies
 
     def until(self, body: bytes) -> list[bytes]:
-        """All that came up to this one."""
+        """Wait for this body; return all bodies that have come."""
         return self.wait(lambda bodies: body in bodies)
 
 
@@ -48,7 +48,7 @@ def hearing(
     broker: Broker, topic: str, tag: str = "*", *, is_ordered: bool = False
 ) -> Iterator[Heard]:
     heard = Heard()
-    # One at a time: two threads might tell in another order what came in this one.
+    # One at a time: two threads could record messages in another order than they came.
     consumer = Consumer(broker.name_server, fresh("ears"), ordered=is_ordered, concurrency=1)
     consumer.subscribe(topic, tag)(heard.hear)
     with consumer:
@@ -73,7 +73,7 @@ def failing() -> Iterator[None]:
 
 
 class Listener:
-    """Knows nothing at first; asked later, it does."""
+    """Knows no resolution at first, and has one when it is asked again."""
 
     def __init__(self) -> None:
         self.asked: list[Received] = []

@@ -1,4 +1,4 @@
-"""Whether a broker has kept its word: the log against what its clients were told and saw."""
+"""Compare a broker's log with what its clients were told and what they saw."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ def judge(
     possible: set[str],
     seen: Mapping[str, Sequence[Received]],
 ) -> None:
-    """Nothing lost, nothing doubled, nothing that was rolled back; every consumer saw just that.
+    """Assert that nothing is lost, doubled or wrongly visible, and that each consumer saw the log.
 
-    ``required`` are the keys that must be in the log, ``possible`` those of which nobody knows;
+    ``required`` are the keys that must be in the log, ``possible`` those whose outcome is unknown;
     ``seen`` is what each consumer was given, perhaps more than once.
     """
     places = sorted((message.queue, message.queue_offset) for message in log)

@@ -1,4 +1,4 @@
-"""A process that speaks JSON lines: answers to our commands, and events nobody asked for."""
+"""A process that speaks JSON lines: answers to our commands, and unsolicited events."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Kind = TypeVar("Kind", bound=Event)
 
 
 class Events:
-    """All that has happened, in order; waiting looks at the past first."""
+    """All events in order; a wait looks at past events first."""
 
     def __init__(self) -> None:
         self._seen: list[Event] = []
@@ -33,7 +33,7 @@ class Events:
             self._changed.notify_all()
 
     def end(self, reason: InteropError) -> None:
-        """No more will come, and whoever waits is told why."""
+        """Record that no more events will come, and wake all waiters with the reason."""
         with self._changed:
             self._ended = reason
             self._changed.notify_all()
@@ -41,7 +41,7 @@ class Events:
     def of(
         self, kind: type[Kind], predicate: Callable[[Kind], bool] = lambda _: True
     ) -> list[Kind]:
-        """Those seen so far."""
+        """Return the matching events so far."""
         with self._changed:
             return [event for event in self._seen if isinstance(event, kind) and predicate(event)]
 
@@ -52,7 +52,7 @@ class Events:
         *,
         timeout_s: float = WAIT_TIMEOUT_S,
     ) -> Kind:
-        """The first such event."""
+        """Wait for the first matching event."""
         return self.wait_for_many(kind, predicate, count=1, timeout_s=timeout_s)[0]
 
     def wait_for_many(
@@ -63,7 +63,7 @@ class Events:
         count: int,
         timeout_s: float = WAIT_TIMEOUT_S,
     ) -> list[Kind]:
-        """All such events, as soon as there are so many."""
+        """Return all matching events as soon as there are this many."""
         deadline = time.monotonic() + timeout_s
         found: list[Kind] = []
         looked_at = 0
@@ -83,7 +83,7 @@ class Events:
 
 
 class LineProcess:
-    """The pump: one thread reads, everybody may write."""
+    """A process on JSON lines: one thread reads, and any thread may write."""
 
     def __init__(self, child: Child) -> None:
         self.child = child
@@ -96,7 +96,7 @@ class LineProcess:
         self._reader.start()
 
     def submit(self, command: str, fields: Mapping[str, object]) -> Future[dict[str, Any]]:
-        """Give a command and go on; a field that is None is left out."""
+        """Send a command without waiting; fields that are None are left out."""
         future: Future[dict[str, Any]] = Future()
         given = {name: value for name, value in fields.items() if value is not None}
         with self._lock:
@@ -105,7 +105,7 @@ class LineProcess:
             self._next_id += 1
             self._pending[self._next_id] = (command, future)
             line = json.dumps({"id": self._next_id, "do": command, **given}) + "\n"
-            # When nobody reads, the reading thread tells whoever waits that the process died.
+            # If the pipe is broken, the reading thread tells the waiters that the process died.
             try:
                 self.child.stdin.write(line.encode())
                 self.child.stdin.flush()
@@ -116,7 +116,7 @@ class LineProcess:
     def call(
         self, command: str, fields: Mapping[str, object], *, timeout_s: float = CALL_TIMEOUT_S
     ) -> dict[str, Any]:
-        """Give a command and wait for its answer."""
+        """Send a command and wait for its answer."""
         return self.submit(command, fields).result(timeout_s)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The load of a stock Java producer and consumer on any broker, and what came of it."""
+"""The load of a stock Java producer and consumer on any broker, and its figures."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ QUEUES = 8
 WARM_UP_MS = 4_000
 MEASURE_MS = 10_000
 DRAIN_MS = 20_000
-#: Starting and stopping its clients, on top of what it was told to take.
+#: Time to start and stop the clients, on top of the requested duration.
 SLACK_S = 60
 
 
 class LoadedBroker(Broker, Protocol):
-    """A broker that can be asked what it takes."""
+    """A broker that reports its resource use."""
 
     def usage(self) -> Usage:
-        """Of the process that handles messages."""
+        """Return the usage of the process that handles messages."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """How the load looks."""
+    """The size of the load."""
 
     threads: int
     body_bytes: int
@@ -42,7 +42,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Percentiles:
-    """In milliseconds."""
+    """Percentiles in milliseconds."""
 
     p50: float
     p90: float
@@ -52,10 +52,10 @@ class Percentiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """Of one run.
+    """The figures of one run.
 
     ``send_ms`` is a whole ``sendMessageInTransaction``: half message stored, local transaction, end
-    sent.  ``delivery_ms`` is from the return of the local transaction to the consumer's listener.
+    sent. ``delivery_ms`` is from the return of the local transaction to the consumer's listener.
     """
 
     transactions_per_second: float
@@ -72,7 +72,7 @@ class Figures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """The figures, and what the broker took for them, warm-up included."""
+    """The figures of a run, and the resources that the broker used, including the warm-up."""
 
     figures: Figures
     cpu_us_per_transaction: float
@@ -81,7 +81,7 @@ class Run:
 
 
 def load_peer() -> JavaPeer:
-    """A peer with the memory and the compiler for it."""
+    """Return a peer with enough memory and the optimizing compiler."""
     return JavaPeer(memory=LARGE)
 
 
@@ -93,7 +93,7 @@ def run_load(
     warm_up_ms: int = WARM_UP_MS,
     measure_ms: int = MEASURE_MS,
 ) -> Run:
-    """Transactions from so many threads, each message consumed in the same process."""
+    """Send transactions from all threads of the shape; the same process consumes each message."""
     topic, group = fresh("load"), fresh("loaders")
     broker.create_topic(topic, queues=QUEUES)
     before = broker.usage()
@@ -125,7 +125,7 @@ def run_load(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Runs of two brokers that took turns, and medians of their ratios, pair by pair."""
+    """Runs of two brokers that took turns, and medians of their pairwise ratios."""
 
     ours: Sequence[Run]
     theirs: Sequence[Run]
@@ -137,14 +137,14 @@ class Comparison:
         )
 
     def ratio_of_deliveries(self) -> float:
-        """Of the medians; below one is faster."""
+        """Return the ratio of the median delivery times; below 1 means ours is faster."""
         return statistics.median(
             mine.figures.delivery_ms.p50 / other.figures.delivery_ms.p50
             for mine, other in zip(self.ours, self.theirs, strict=True)
         )
 
     def ratio_of_cpu(self) -> float:
-        """Per transaction, of the broker's process."""
+        """Return the ratio of CPU time per transaction in the broker's process."""
         return statistics.median(
             mine.cpu_us_per_transaction / other.cpu_us_per_transaction
             for mine, other in zip(self.ours, self.theirs, strict=True)
@@ -161,7 +161,7 @@ def take_turns(
     warm_up_ms: int = WARM_UP_MS,
     measure_ms: int = MEASURE_MS,
 ) -> Comparison:
-    """One driver for both, who goes first changes, so that a busy machine slows both."""
+    """Run both brokers with one driver in alternating order, so that a busy machine slows both."""
     found: dict[bool, list[Run]] = {True: [], False: []}
     for run in range(runs):
         for is_ours in (True, False) if run % 2 else (False, True):

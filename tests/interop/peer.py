@@ -1,4 +1,4 @@
-"""A peer: a process with stock clients in it, and what it is able to do."""
+"""A peer: a process that runs stock clients, and the list of its abilities."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ READY_TIMEOUT_S = 60
 
 
 class Ability(Enum):
-    """What not every stock client can do."""
+    """Abilities that not every stock client has."""
 
     SEND = auto()
     ASYNC = auto()
@@ -34,7 +34,7 @@ class Ability(Enum):
     DELAY_LEVEL = auto()
     DELIVER_TIME = auto()
     TRANSACTION = auto()
-    #: Its listener may fail without taking the client down.
+    #: Its listener may fail without stopping the client.
     THROWING_LISTENER = auto()
     PUSH = auto()
     ORDERLY = auto()
@@ -48,9 +48,9 @@ class Ability(Enum):
 
 
 class Peer:
-    """Use it in a ``with`` block: at its end the process is gone."""
+    """A process with stock clients. Use it in a ``with`` block, which ends the process."""
 
-    #: What the figures and the test names call it.
+    #: The peer's name in figures and test names.
     name: str
     abilities: frozenset[Ability]
 
@@ -59,17 +59,17 @@ class Peer:
         self._lines: LineProcess | None = None
 
     def another(self) -> Peer:
-        """The same clients in a process of their own, not started yet."""
+        """Return a peer with the same clients in another process, not started yet."""
         return type(self)()
 
     def command(self) -> tuple[list[str], Mapping[str, str]]:
-        """The program to run and its environment; builds it if need be."""
+        """Return the program to run and its environment; build it if needed."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:
         command, environment = self.command()
         log = CACHE / "logs" / f"{self.name}-{secrets.token_hex(4)}.log"
-        # Some commands of mqadmin write files where they stand.
+        # Some mqadmin commands write files into the current directory.
         directory = CACHE / "home"
         directory.mkdir(parents=True, exist_ok=True)
         self._lines = LineProcess(
@@ -91,7 +91,7 @@ class Peer:
         self.close()
 
     def close(self) -> None:
-        """End the process without goodbye, as a crash would."""
+        """Kill the process without a clean shutdown, as a crash would."""
         self.lines.close()
 
     @property
@@ -129,7 +129,7 @@ class Peer:
         fail: Mapping[str, int] | None = None,
         **options: object,
     ) -> PushConsumer:
-        """``fail`` says how many deliveries of a key are refused before one is taken."""
+        """Start a push consumer; ``fail`` is the count of refused deliveries for each key."""
         return PushConsumer(
             *self._start(
                 "start_push_consumer",
@@ -155,7 +155,7 @@ class Peer:
         assign: bool = False,
         auto_commit: bool = False,
     ) -> LitePullConsumer:
-        """``assign`` takes all queues without a rebalance."""
+        """Start a pull consumer; ``assign`` takes all queues without a rebalance."""
         return LitePullConsumer(
             *self._start(
                 "start_lite_pull_consumer",
@@ -174,7 +174,7 @@ class Peer:
     def query_by_key(
         self, name_server: str, topic: str, key: str, *, max_count: int = 32
     ) -> list[Received]:
-        """Through the client's message index query, over all time."""
+        """Use the client's message index query, over all time."""
         answer = self.lines.call(
             "query_by_key",
             {"name_server": name_server, "topic": topic, "key": key, "max": max_count},
@@ -182,28 +182,28 @@ class Peer:
         return [Received.of(fields) for fields in answer["messages"]]
 
     def view(self, name_server: str, topic: str, message_id: str) -> Received:
-        """By either id."""
+        """Return the message with this id, which may be either kind of id."""
         answer = self.lines.call(
             "view", {"name_server": name_server, "topic": topic, "message_id": message_id}
         )
         return Received.of(answer["message"])
 
     def resume(self, name_server: str, topic: str, message_id: str) -> bool:
-        """Have a parked transaction asked about again."""
+        """Resume the back-checks of a parked transaction."""
         fields = {"name_server": name_server, "topic": topic, "message_id": message_id}
         resumed: bool = self.lines.call("resume", fields)["resumed"]
         return resumed
 
     def mqadmin(self, *arguments: str) -> str:
-        """What the command printed.
+        """Run the command; return its output.
 
-        Arguments that it does not know end the peer: it runs in the peer's own process.
+        It runs in the peer's own process, so unknown arguments end the peer.
         """
         text: str = self.lines.call("mqadmin", {"arguments": list(arguments)})["text"]
         return text
 
     def mqadmin_by_id(self, name_server: str, topic: str, message_id: str) -> str:
-        """What it prints of the message with this offset id."""
+        """Return what mqadmin prints about the message with this offset id."""
         return self.mqadmin("queryMsgById", "-n", name_server, "-t", topic, "-i", message_id)
 
     def _start(

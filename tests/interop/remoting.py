@@ -1,4 +1,4 @@
-"""The few remoting requests that the harness itself makes, apart from any client."""
+"""The remoting requests that the harness itself sends, apart from any client."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GET_BROKER_CLUSTER_INFO = 106
 UPDATE_AND_CREATE_SUBSCRIPTION_GROUP = 200
 RESUME_CHECK_HALF_MESSAGE = 323
 SUCCESS = 0
-#: Bit of a pull that brings its filter along.
+#: The flag of a pull that carries its own filter.
 HAS_SUBSCRIPTION = 4
 PULLED_MAX = 32
 
@@ -39,7 +39,7 @@ class Frame:
     """A request or a response with a JSON header."""
 
     code: int
-    #: Text to text, but for the C++ client, which also writes bare numbers.
+    #: All values are strings, except that the C++ client also writes bare numbers.
     fields: Mapping[str, object] = field(default_factory=dict)
     body: bytes = b""
     remark: str | None = None
@@ -67,7 +67,7 @@ class Frame:
 
     @classmethod
     def decode(cls, data: bytes) -> Frame:
-        """From the bytes after the length."""
+        """Decode the bytes after the length."""
         (mark,) = struct.unpack_from(">I", data)
         size = mark & JSON_HEADER_MASK
         header = json.loads(data[4 : 4 + size])
@@ -86,7 +86,7 @@ class Frame:
 def request(
     address: str, code: int, fields: Mapping[str, str] | None = None, body: bytes = b""
 ) -> Frame:
-    """Ask once, on a connection of its own."""
+    """Send one request on its own connection."""
     host, _, port = address.rpartition(":")
     with socket.create_connection((host, int(port)), TIMEOUT_S) as connection:
         frame = Frame(code=code, fields=fields or {}, body=body, opaque=next(_opaque))
@@ -106,12 +106,12 @@ def read_exactly(connection: socket.socket, size: int) -> bytes:
 
 
 def brokers(name_server: str, *, timeout_s: float = TIMEOUT_S) -> list[str]:
-    """The addresses of all masters that the name server knows; waits for the first."""
+    """Return the addresses of all masters that the name server knows; wait for the first."""
 
     def known() -> list[str]:
         answer = request(name_server, GET_BROKER_CLUSTER_INFO)
         table = json.loads(_standard(answer.body)).get("brokerAddrTable") or {}
-        # A broker that is starting may be there before its address is.
+        # A starting broker may be listed before its address is.
         masters = (data["brokerAddrs"].get("0") for data in table.values())
         return [address for address in masters if address]
 
@@ -119,9 +119,9 @@ def brokers(name_server: str, *, timeout_s: float = TIMEOUT_S) -> list[str]:
 
 
 def create_topic(name_server: str, topic: str, queues: int, kind: str = "NORMAL") -> None:
-    """On every broker; returns when the name server tells clients of it.
+    """Create a topic on every broker; return when the name server tells clients about it.
 
-    5.x clients may send to it only what its ``kind`` says.
+    5.x clients may send only the messages that its ``kind`` allows.
     """
     fields = {
         "topic": topic,
@@ -144,19 +144,19 @@ def create_topic(name_server: str, topic: str, queues: int, kind: str = "NORMAL"
 
 
 def create_group(address: str, group: str, *, retries_max: int) -> None:
-    """A consumer group whose messages come again so often."""
+    """Create a consumer group with this limit of retries."""
     body = json.dumps({"groupName": group, "retryMaxTimes": retries_max}).encode()
     done(request(address, UPDATE_AND_CREATE_SUBSCRIPTION_GROUP, body=body))
 
 
 def resume(address: str, topic: str, offset_message_id: str) -> None:
-    """Have a parked transaction asked about again."""
+    """Resume the back-checks of a parked transaction."""
     fields = {"topic": topic, "msgId": offset_message_id}
     done(request(address, RESUME_CHECK_HALF_MESSAGE, fields))
 
 
 def pull_all(address: str, topic: str, queue: int = 0) -> bytes:
-    """All messages of a queue, as they are stored."""
+    """Return all messages of a queue in their stored form."""
     found, offset = b"", 0
     while True:
         fields = {
@@ -185,7 +185,7 @@ def done(answer: Frame) -> None:
 
 
 def _until(look: Callable[[], Found], what: str, timeout_s: float) -> Found:
-    """The first answer that is not empty: nobody pushes an event when a name server learns."""
+    """Poll until the answer is not empty, because a name server pushes no event."""
     deadline = time.monotonic() + timeout_s
     while not (found := look()):
         if time.monotonic() > deadline:

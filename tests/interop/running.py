@@ -1,4 +1,4 @@
-"""What running brokers have in common: processes that say when they are up, and a place."""
+"""The common part of running brokers: processes that print when they are up, and a directory."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ BOOT_TIMEOUT_S = 60
 
 
 class RunningBroker:
-    """Use it in a ``with`` block: at its end all its processes and files are gone."""
+    """A running broker. Use it in a ``with`` block, which removes all its processes and files."""
 
     def __init__(self, name: str) -> None:
         self._runs = f"{name}-run-"
         self._home: Path | None = None
-        #: Those to be ended at the end, the last one first.
+        #: The processes to end, last one first.
         self.children: list[Child] = []
-        #: The one that handles messages.
+        #: The process that handles messages.
         self.serving: Child | None = None
         self.name_server = ""
         self.broker_address = ""
 
     def boot(self, home: Path) -> None:
-        """Start all there is, and return when it can be used."""
+        """Start all processes, and return when the broker is usable."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:
@@ -63,7 +63,7 @@ class RunningBroker:
 
     @property
     def home(self) -> Path:
-        """Where its files are while it runs."""
+        """The directory of the broker's files while it runs."""
         assert self._home is not None
         return self._home
 
@@ -71,12 +71,12 @@ class RunningBroker:
         remoting.create_topic(self.name_server, topic, queues, kind)
 
     def usage(self) -> Usage:
-        """Of the process that handles messages alone."""
+        """Return the usage of only the process that handles messages."""
         assert self.serving is not None
         return self.serving.usage()
 
     def _remove_orphans(self) -> None:
-        """The files of brokers whose owner was killed, and they with it."""
+        """Remove the files of brokers that were killed together with their owner."""
         for place in CACHE.glob(f"{self._runs}*"):
             owner = place.name.removeprefix(self._runs).partition("-")[0]
             if not (Path("/proc") / owner).exists():
@@ -92,7 +92,7 @@ def start_saying(
     environment: Mapping[str, str] | None = None,
     directory: Path | None = None,
 ) -> tuple[Child, str]:
-    """A process that has printed a line with this word, and that line."""
+    """Start a process, and wait until it prints a line with this word; return both."""
     child = Child(name, command, log=log, environment=environment, directory=directory)
     timer = threading.Timer(BOOT_TIMEOUT_S, child.kill)
     timer.start()
@@ -113,8 +113,8 @@ def start_saying(
 
 
 def _drain(child: Child) -> None:
-    """Nobody may wait because nobody reads what it prints."""
-    # The stream is closed under our feet when the process is ended.
+    """Read and drop the output, so that the process never blocks on a full pipe."""
+    # Ending the process closes the stream while this loop reads.
     with contextlib.suppress(ValueError, OSError):
         for _ in child.stdout:
             pass

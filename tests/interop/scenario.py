@@ -1,8 +1,8 @@
-"""What a scenario is: a promise that any broker of the protocol keeps to any stock client.
+"""A scenario: a promise that any broker of the protocol keeps to any stock client.
 
-A scenario is a function of a broker and a peer; its name is the promise.  It takes names that
-nobody else uses, so that scenarios can follow each other on one broker, and waits for events only.
-That something does *not* arrive is shown by what comes after it on the same queue.
+A scenario is a function of a broker and a peer; its name is the promise. It uses unique names, so
+that scenarios can follow each other on one broker, and it waits only for events. A later message on
+the same queue proves that something did *not* arrive.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from tests.interop.lines import WAIT_TIMEOUT_S
 from tests.interop.peer import Ability, Peer
 
 POLL_S = 0.05
-#: What brokers and tools take when nobody says otherwise.
+#: The default of brokers and tools.
 CLUSTER = "DefaultCluster"
 
 #: The first levels are short, so that a delayed or refused message comes soon.
 DELAY_LEVELS = "1s 1s 1s 1s 1s 2s"
-#: Checks come soon; after as many as RocketMQ sends unless told otherwise they are given up.
+#: Back-checks come soon; their limit is RocketMQ's default.
 CHECK_AFTER_MS = 1_000
 CHECK_INTERVAL_MS = 300
 CHECKS_MAX = 15
@@ -35,16 +35,16 @@ class Broker(Protocol):
 
     @property
     def name_server(self) -> str:
-        """Where clients ask for routes: host and port."""
+        """The host and port where clients ask for routes."""
         ...
 
     @property
     def broker_address(self) -> str:
-        """Where messages go, and what admins ask: host and port."""
+        """The host and port for messages and admin requests."""
         ...
 
     def create_topic(self, topic: str, queues: int = 4) -> None:
-        """Returns when clients that ask are told of it."""
+        """Create a topic; return when clients that ask are told about it."""
         ...
 
 
@@ -53,7 +53,7 @@ Play = Callable[[Broker, Peer], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """A promise, and what a peer must be able to do to hear it."""
+    """A promise, and the abilities that a peer needs for it."""
 
     name: str
     needs: frozenset[Ability]
@@ -64,7 +64,7 @@ SCENARIOS: list[Scenario] = []
 
 
 def scenario(*needs: Ability) -> Callable[[Play], Play]:
-    """Enter a function into the list."""
+    """Register a function as a scenario."""
 
     def enter(play: Play) -> Play:
         SCENARIOS.append(Scenario(name=play.__name__, needs=frozenset(needs), play=play))
@@ -74,17 +74,17 @@ def scenario(*needs: Ability) -> Callable[[Play], Play]:
 
 
 def scenarios_for(peer: Peer) -> list[Scenario]:
-    """Those that the peer has the abilities for."""
+    """Return the scenarios for which the peer has the abilities."""
     return [one for one in SCENARIOS if one.needs <= peer.abilities]
 
 
 def fresh(what: str) -> str:
-    """A name that nobody else uses."""
+    """Return a unique name."""
     return f"{what}-{secrets.token_hex(4)}"
 
 
 def eventually(holds: Callable[[], bool], what: str, *, timeout_s: float = WAIT_TIMEOUT_S) -> None:
-    """For what nobody pushes an event about: an index, an admin's view."""
+    """Poll for a state that causes no event, such as an index or an admin's view."""
     deadline = time.monotonic() + timeout_s
     while not holds():
         if time.monotonic() > deadline:
@@ -93,6 +93,6 @@ def eventually(holds: Callable[[], bool], what: str, *, timeout_s: float = WAIT_
 
 
 def same(found: Iterable[object], expected: Iterable[object]) -> None:
-    """The same things the same number of times, in whatever order."""
+    """Assert that both have the same items equally often, in any order."""
     ours, theirs = sorted(map(str, found)), sorted(map(str, expected))
     assert ours == theirs, f"{ours} is not {theirs}"

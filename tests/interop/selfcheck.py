@@ -1,9 +1,9 @@
-"""Is the harness right?  Every scenario with every peer against a real Apache broker.
+"""Check the harness: run every scenario with every peer against a real Apache broker.
 
     python -m tests.interop.selfcheck [--peer java-5.3.3] [--only commit]
 
-What fails here is wrong in a scenario, in a peer or in our belief about the protocol, since our
-broker has no part in it.
+A failure is an error in a scenario, in a peer or in our understanding of the protocol, since our
+broker takes no part.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.interop.harness import (
 )
 from tests.interop.scenario import CHECK_AFTER_MS, CHECK_INTERVAL_MS, CHECKS_MAX, DELAY_LEVELS
 
-#: What a stock client and a stock broker do not manage with each other, each with the reason.
+#: Scenarios that a stock client and a stock broker fail together, each with the reason.
 APACHE_FAILS = {
     ("java-4.9.8", "mqadmin_lists_the_cluster"): (
         "5.3 says getTransferredTps where mqadmin 4.9 reads getTransferedTps"
@@ -35,14 +35,14 @@ APACHE_FAILS = {
 
 
 def quick_apache(*, advertised_host: str = "127.0.0.1") -> ApacheRocketMQ:
-    """A broker that asks soon and delays little."""
+    """Return a broker with short check times and delays."""
     return ApacheRocketMQ(
         check_after_ms=CHECK_AFTER_MS,
         check_interval_ms=CHECK_INTERVAL_MS,
         checks_max=CHECKS_MAX,
         delay_levels=DELAY_LEVELS,
         advertised_host=advertised_host,
-        # It notes decisions that late, and until then asks about what is decided.
+        # It records decisions after this interval, and until then asks about decided transactions.
         settings={"transactionOpBatchInterval": "100"},
     )
 
@@ -51,7 +51,7 @@ def passes(scenario: Scenario, broker: Broker, peer: Peer) -> bool:
     started = time.monotonic()
     try:
         scenario.play(broker, peer)
-    except Exception:  # noqa: BLE001 - the others are still worth a try
+    except Exception:  # noqa: BLE001 - run the other scenarios, too
         if (peer.name, scenario.name) in APACHE_FAILS:
             outcome = "known"
         else:

@@ -12,12 +12,12 @@ from tests.interop.peer import Ability, Peer
 CLIENT_HOME = CACHE / "home"
 
 JAVA_ABILITIES = frozenset(Ability)
-#: A client older than the timer of 5.x.
+#: This client is older than the timer of 5.x.
 JAVA_4_ABILITIES = JAVA_ABILITIES - {Ability.DELIVER_TIME}
 
-#: Little memory and a quick start: scenarios are short.
+#: Little memory and a quick start, because scenarios are short.
 SMALL = ("-Xms64m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-#: For figures: the compiler may do all it can.
+#: For benchmarks: with the optimizing compiler.
 LARGE = ("-Xms512m", "-Xmx1g", "-XX:+UseParallelGC")
 
 
@@ -36,7 +36,7 @@ class JavaPeer(Peer):
 
     def command(self) -> tuple[list[str], Mapping[str, str]]:
         place = building.java_peer(self.version)
-        # mqadmin 4.9 does not start without.
+        # mqadmin 4.9 does not start without this file.
         logging = CLIENT_HOME / "conf" / "logback_tools.xml"
         logging.parent.mkdir(parents=True, exist_ok=True)
         logging.write_text('<configuration><root level="OFF"/></configuration>')
@@ -46,7 +46,7 @@ class JavaPeer(Peer):
             "rocketmq.client.logRoot": str(CACHE / "logs"),
             "rocketmq.client.logLevel": "WARN",
             "rocketmq.client.localOffsetStoreDir": str(CLIENT_HOME / "offsets"),
-            # Twenty seconds by default, which is how long a first retry would wait.
+            # The default is 20 seconds, and a first retry would wait that long.
             "rocketmq.client.rebalance.waitInterval": "2000",
             # Its logs go under the home directory, whatever the other options say.
             "user.home": str(CLIENT_HOME),
@@ -62,7 +62,7 @@ class JavaPeer(Peer):
 
     def mqadmin_by_id(self, name_server: str, topic: str, message_id: str) -> str:
         if self.version.startswith("4."):
-            # It knows no topic here; later ones demand it.
+            # This version does not accept a topic here; later ones require it.
             return self.mqadmin("queryMsgById", "-n", name_server, "-i", message_id)
         return super().mqadmin_by_id(name_server, topic, message_id)
 
@@ -96,8 +96,8 @@ class GoPeer(Peer):
 class WheelPeer(Peer):
     """PyPI's rocketmq 0.4.4, the C++ client of 2018 behind ctypes, driven by ``peers/cpp_wheel``.
 
-    It exports no transactions.  Its batch is not one: a broker sees a single message whose body is
-    the encoded batch.  What it receives it shows up to the first zero byte.
+    It exports no transactions. Its batch is not one: a broker sees a single message whose body is
+    the encoded batch. It shows a received body only up to the first zero byte.
     """
 
     name = "cpp-wheel"
@@ -121,5 +121,5 @@ class WheelPeer(Peer):
 
 
 def every_peer() -> tuple[Peer, ...]:
-    """One of each."""
+    """Return one peer of each kind."""
     return JavaPeer(JAVA_4), JavaPeer(JAVA_5), GoPeer(), WheelPeer()

@@ -1,12 +1,12 @@
 """Stock clients at work while their broker goes down and comes back.
 
-Each producer is a thread that sends one message after the other, with a key of its own, and writes
-down what its client told it.  What must be in the log follows from that:
+Each producer is a thread that sends one message after another, each with its own key, and records
+what its client reported. The expected log follows from that:
 
 - an ordinary message that was acknowledged: once; one that failed: at most once, since the client's
   own retries are off;
 - a transaction whose local transaction ran: once if that committed, never if it rolled back,
-  whoever told the broker in the end; one whose local transaction never ran: never.
+  by whatever path the broker learned it; one whose local transaction never ran: never.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from tests.interop.scenario import eventually
 from tests.interop.values import Answer, LocalTransaction, Message, once_executed
 
 QUEUES = 4
-#: After a failure, so that a broker that is down is not asked a thousand times.
+#: The pause after a failure, so that a worker does not flood a broker that is down.
 PAUSE_S = 0.1
-#: A client's own timeouts and retries.
+#: Covers a client's own timeouts and retries.
 STOP_TIMEOUT_S = 90
 GO_ON_TIMEOUT_S = 60
 
-#: What the local transaction says at once, and what its database says when the broker asks.
+#: The local transaction's first answer, and its database's answer to a back-check.
 SCRIPTS = (
     (Answer.COMMIT, Answer.COMMIT),
     (Answer.ROLLBACK, Answer.ROLLBACK),
@@ -39,7 +39,7 @@ SCRIPTS = (
 
 
 class Worker:
-    """Sends until told to stop."""
+    """A thread that sends until it is told to stop."""
 
     def __init__(self, name: str, topic: str) -> None:
         self.name = name
@@ -76,7 +76,7 @@ class Worker:
 
 
 class OrdinaryWorker(Worker):
-    """Ordinary messages, queue after queue."""
+    """Sends ordinary messages, queue after queue."""
 
     def __init__(self, peer: Peer, producer: Producer, topic: str) -> None:
         super().__init__(f"{peer.name}-ordinary", topic)
@@ -87,7 +87,7 @@ class OrdinaryWorker(Worker):
 
 
 class TransactionWorker(Worker):
-    """Transactions with every combination of outcomes."""
+    """Sends transactions with every combination of outcomes."""
 
     def __init__(self, peer: Peer, producer: TransactionProducer, topic: str) -> None:
         super().__init__(f"{peer.name}-transaction", topic)
@@ -103,7 +103,7 @@ class TransactionWorker(Worker):
         self._producer.send_in_transaction(message, local=local, checks=checks)
 
     def committed(self) -> set[str]:
-        """Those whose database says so."""
+        """Return the keys whose database committed."""
         executed = self._peer.events.of(
             LocalTransaction, lambda event: event.client == self._producer.name
         )
@@ -112,7 +112,7 @@ class TransactionWorker(Worker):
 
 @dataclass(frozen=True, slots=True)
 class Storm:
-    """All who send and all who receive."""
+    """All producers and consumers of a test."""
 
     ordinary: list[OrdinaryWorker] = field(default_factory=list)
     transactions: list[TransactionWorker] = field(default_factory=list)
@@ -123,7 +123,7 @@ class Storm:
         return [*self.ordinary, *self.transactions]
 
     def goes_on(self, count: int, readers: Iterable[str]) -> None:
-        """Wait until each producer has sent so many more, and these consumers got something."""
+        """Wait until each producer has sent this many more, and these consumers got messages."""
         sent = {worker: len(worker.acknowledged) + count for worker in self.workers}
         seen = {name: len(self.consumers[name].received()) for name in readers}
 
@@ -140,17 +140,17 @@ class Storm:
             raise WaitedInVain(f"progress of {late()}", GO_ON_TIMEOUT_S, []) from None
 
     def required(self) -> set[str]:
-        """Keys that must be there."""
+        """Return the keys that must be in the log."""
         keys = {key for worker in self.ordinary for key in worker.acknowledged}
         return keys.union(*(worker.committed() for worker in self.transactions))
 
     def possible(self) -> set[str]:
-        """Keys of sends that failed, of which nobody knows."""
+        """Return the keys of failed sends, which may or may not be in the log."""
         return {key for worker in self.ordinary for key in worker.failed}
 
 
 def wait_for_all(storm: Storm, log: Callable[[], int], *, timeout_s: float) -> None:
-    """Until each consumer has been given as many different messages as the log has."""
+    """Wait until each consumer has got as many different messages as the log has."""
 
     def complete() -> bool:
         count = log()

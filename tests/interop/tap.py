@@ -1,6 +1,6 @@
-"""A listener between clients and a server that writes down which frames pass.
+"""A proxy between clients and a server that records the frames.
 
-It changes nothing: bytes go through as they came, and are looked at on the way.
+It forwards all bytes unchanged, and decodes them on the way.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Address = tuple[str, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange:
-    """A request and what was answered; None when it was one-way."""
+    """A request and its response, which is None for a one-way request."""
 
     label: str
     server: str
@@ -31,7 +31,7 @@ class Exchange:
 
 
 class Tap:
-    """Use it in a ``with`` block; ``label`` says what is being done at the moment."""
+    """The recording proxy. Use it in a ``with`` block; ``label`` names the current action."""
 
     def __init__(self, server: str, listen: Address, target: Address) -> None:
         self.server = server

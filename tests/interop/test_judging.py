@@ -1,4 +1,4 @@
-"""The judge of the storm finds what a broker could do wrong."""
+"""The judge of the storm finds every fault that a broker could have."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ A, B, C = message("a", 0, 0), message("b", 0, 1), message("c", 1, 0)
 
 
 def verdict(log: Sequence[Received], seen: Sequence[Received] | None = None) -> None:
-    """``a`` was acknowledged, ``c`` failed, and everything else was rolled back."""
+    """Judge a log: ``a`` and ``b`` must be in it, ``c`` may be, and nothing else."""
     judge(log, required={"a", "b"}, possible={"c"}, seen={"reader": log if seen is None else seen})
 
 
@@ -50,10 +50,10 @@ def test_what_is_as_it_must_be_passes() -> None:
         ([A, B, message("a", 0, 2)], None, "twice"),
         ([A, B, message("rolled back", 0, 2)], None, "should not be"),
         ([A, message("b", 0, 2)], None, "gaps"),
-        # The same place twice.
+        # Two messages at the same place.
         ([A, B, message("c", 0, 1)], None, "gaps"),
         ([A, B], [A], "did not get"),
-        # Before a crash this place held another message.
+        # Before a crash, this place held another message.
         ([A, B], [A, B, message("c", 0, 1)], "saw what is not"),
         ([A, B], [A, B, C], "saw what is not"),
     ],

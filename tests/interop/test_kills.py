@@ -1,4 +1,4 @@
-"""All stock clients at once, while the broker is stopped and killed under them."""
+"""All stock clients at once, while their broker is stopped and killed."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tests.interop.remoting import request
 from tests.interop.scenario import eventually, fresh
 from tests.interop.storm import QUEUES, OrdinaryWorker, Storm, TransactionWorker, wait_for_all
 
-#: Java clients can be told to say sooner who they are; the others do it every thirty seconds.
+#: Java clients can send heartbeats sooner; the other clients send one every 30 seconds.
 HEARTBEAT_MS = 1_000
 SETTLE_TIMEOUT_S = 120
-#: Sent by each producer between two blows.
+#: Messages that each producer sends between two blows.
 SENDS = 60
-#: Clients get going again after each row; the last one hits while they come back.
+#: Clients resume work after each row; the last row hits them while they recover.
 BLOWS: tuple[tuple[Callable[[Escrow], None], ...], ...] = (
     (Escrow.stop,),
     (Escrow.kill,),
@@ -82,7 +82,7 @@ def started(broker: Escrow, peers: list[Peer], topic: str) -> Storm:
         storm.consumers[peer.name] = peer.start_push_consumer(
             names, fresh("consumers"), topic, heartbeat_ms=HEARTBEAT_MS
         )
-        # A client that sends again by itself doubles a message on any broker.
+        # A client with its own retries doubles messages on any broker.
         producer = peer.start_producer(
             names, fresh("producers"), retries=0, heartbeat_ms=HEARTBEAT_MS
         )
@@ -105,7 +105,7 @@ def status(broker: Escrow) -> StatusAnswer:
 
 
 def log_count(broker: Escrow, topic: str) -> int:
-    """Visible messages of a topic."""
+    """Return the count of visible messages of a topic."""
     return sum(
         int(str(request(broker.broker_address, GET_MAX_OFFSET, fields).fields["offset"]))
         for fields in ({"topic": topic, "queueId": str(queue)} for queue in range(QUEUES))

@@ -1,4 +1,4 @@
-"""One address of a broker of Apache RocketMQ: what takes it, and what says that it cannot."""
+"""One address of an Apache RocketMQ broker: the parts that accept it, and those that refuse it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a stock client says of a check that failed is kept by our broker."""
+"""Our broker keeps a stock client's remark about a failed check."""
 
 from __future__ import annotations
 

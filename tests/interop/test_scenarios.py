@@ -1,4 +1,4 @@
-"""Every promise to every stock client, on our broker."""
+"""Every scenario with every stock client, on our broker."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from tests.interop.harness import Broker, Peer, Scenario, every_peer, scenarios_for
 
-#: All of a peer in one worker: it has one process for them.
+#: All tests of a peer run in one worker, because they share one process.
 CASES = [
     pytest.param(
         peer.name,

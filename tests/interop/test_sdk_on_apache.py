@@ -1,4 +1,4 @@
-"""Our SDK on a broker of Apache RocketMQ: what both can do, and what is refused by name."""
+"""Our SDK on an Apache RocketMQ broker: what works, and what is refused by name."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.ledger.shops import GROUP, Order, Shop, sqlite_shop
 
 pytestmark = pytest.mark.xdist_group("sdk_on_apache")
 
-#: What the default topic of that broker lends to a topic that is made by its first message.
+#: A topic that its first message creates gets the queue count of that broker's default topic.
 LENT_QUEUES = 8
 
 
@@ -40,7 +40,7 @@ def apache() -> Iterator[ApacheRocketMQ]:
 
 @pytest.fixture
 def topic(apache: ApacheRocketMQ) -> str:
-    """One queue, so that what comes later proves that something else never came."""
+    """A topic with one queue, so that a later message proves that an earlier one never came."""
     name = fresh("sdk")
     apache.create_topic(name, queues=1)
     return name
@@ -93,7 +93,7 @@ def test_keys_stay_in_their_queue_and_in_order(
     before, after = messages[:60], messages[60:]
     sent = [producer.send(message) for message in before[:12]]
     sent += producer.send_many(before[12:])
-    # Somebody who finds the topic made, and knows how many queues it has now.
+    # A producer that starts later finds the topic and its current count of queues.
     with Producer(apache.name_server, fresh("later")) as later:
         sent += later.send_many(after)
     queues: dict[str, set[int]] = defaultdict(set)
@@ -117,7 +117,7 @@ def test_a_delayed_message_arrives_when_its_time_has_come(
         producer.send(topic, b"later", delay_ms=2_000)
         producer.send(topic, b"now")
         assert heard.until(b"later") == [b"now", b"later"]
-    # Its timer ticks once a second.
+    # Apache's timer ticks once a second.
     assert heard.messages[-1].visible_at_ms >= due_at_ms - 1_000
 
 
@@ -174,7 +174,7 @@ async def test_an_async_block_does_the_same(apache: ApacheRocketMQ, shop: Shop, 
 def test_a_transaction_that_was_fenced_off_is_rolled_back(
     apache: ApacheRocketMQ, shop: Shop, topic: str
 ) -> None:
-    """Its half message is held when its row is refused."""
+    """The broker holds the half message when the ledger refuses the row."""
     with (
         Producer(
             apache.name_server, fresh("slow"), ledger=shop.ledger(), max_duration_s=0.001
@@ -206,7 +206,7 @@ def test_what_killed_senders_left_is_settled_out_of_the_ledger(
         timeout=ARRIVE_S,
     )
     assert died.stdout.split()[1::2] == ["dead"] * 3, died.stderr
-    # Nobody could be asked before this one came: a live producer with the ledger is all it takes.
+    # Until now there was no producer to ask. One live producer with the ledger is enough.
     with (
         Producer(apache.name_server, GROUP, ledger=shop.ledger()) as alive,
         hearing(apache, PAID) as heard,
@@ -355,7 +355,7 @@ def test_a_group_goes_on_where_it_was_and_back_to_a_time(
 ) -> None:
     group = fresh("seeking")
     producer.send(topic, b"old")
-    # That broker acknowledges before its index knows, and counts in its own milliseconds.
+    # Apache's broker acknowledges before its index has the message, and uses its own clock.
     eventually(lambda: bool(stored(apache, topic)), "the first message in its queue")
     (first,) = stored(apache, topic)
     eventually(lambda: time.time() * 1_000 > first.stored_at_ms + 1, "another millisecond")
@@ -368,12 +368,12 @@ def test_a_group_goes_on_where_it_was_and_back_to_a_time(
         found.close()
     with Consumer(apache.name_server, group) as consumer:
         found = consumer.messages(topic, timeout_s=ARRIVE_S)
-        # The loop was left with this one.
+        # The first loop was closed at this message, so the message comes again.
         assert next(found).body == b"newest"
         producer.send(topic, b"last")
         assert next(found).body == b"last"
         consumer.seek(topic, at_ms=first.stored_at_ms + 1)
-        # That broker tells nobody: a pull that it keeps open hears of it when it ends.
+        # Apache's broker notifies no client: an open pull learns of the seek when it ends.
         producer.send(topic, b"after")
         bodies = [next(found).body for _ in range(4)]
         assert bodies == [b"new", b"newest", b"last", b"after"]

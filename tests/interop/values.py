@@ -1,4 +1,4 @@
-"""What goes to a peer and what comes back, typed."""
+"""Typed values that go to a peer and come back."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ COMMITTED_FLAG = 0x8
 
 
 class Answer(StrEnum):
-    """What a scripted transaction listener does when it is asked."""
+    """A scripted transaction listener's reaction to a question."""
 
     COMMIT = "commit"
     ROLLBACK = "rollback"
     UNKNOWN = "unknown"
     NULL = "null"
     THROW = "throw"
-    #: Until ``release`` says what to answer.
+    #: Wait until ``release`` gives the answer.
     HANG = "hang"
 
 
 def sleep_then(ms: int, answer: Answer) -> str:
-    """An answer that takes its time."""
+    """Return an answer that comes after a delay."""
     return f"sleep:{ms}:{answer}"
 
 
 def once_executed(answer: Answer) -> str:
-    """As a database would answer: unknown as long as the local transaction has not run."""
+    """Return an answer like a database's: unknown until the local transaction has run."""
     return f"executed:{answer}"
 
 
 class Model(StrEnum):
-    """Whether the members of a group share the messages or each gets all."""
+    """Whether the members of a group share the messages or each member gets all."""
 
     CLUSTERING = "CLUSTERING"
     BROADCASTING = "BROADCASTING"
 
 
 class FromWhere(StrEnum):
-    """Where a group starts that has no offset yet."""
+    """Where a group without offsets starts."""
 
     FIRST = "CONSUME_FROM_FIRST_OFFSET"
     LAST = "CONSUME_FROM_LAST_OFFSET"
@@ -53,7 +53,7 @@ class FromWhere(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """To be sent."""
+    """A message to send."""
 
     topic: str
     body: bytes = b"body"
@@ -80,7 +80,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
-    """What a client's send returned; None where the client does not say."""
+    """The result of a client's send; None where the client does not report a value."""
 
     status: str
     message_id: str | None = None
@@ -97,7 +97,7 @@ class Sent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Received:
-    """A message as a stock client shows it; None where the client does not say.
+    """A message as a stock client shows it; None where the client does not report a value.
 
     Bodies are base64 on the line.
     """

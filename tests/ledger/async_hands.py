@@ -1,4 +1,4 @@
-"""The hands of a shop that are awaited."""
+"""The async hands of a shop."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def begun(shop: Shop, db: object) -> AsyncDatabaseTransaction:
 
 
 async def commit(db: Any) -> None:
-    """As the user would; asyncpg has no commit() of a connection."""
+    """Commit as the user would; an asyncpg connection has no commit()."""
     await (db.execute("COMMIT") if isinstance(db, asyncpg.Connection) else db.commit())
 
 

@@ -1,7 +1,7 @@
-"""Ships orders and dies: a consumer that writes and sends in one block, killed at a point of it.
+"""A consumer that ships orders and is killed at one point of its block, which writes and sends.
 
-A life handles what the broker delivers, as any consumer does; the message with its own number is
-the one that it dies of.  ``kill_victim`` has the protocol.
+A life handles what the broker delivers, as any consumer does. It dies of the message with its own
+number. ``kill_victim`` describes the protocol.
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ STATEMENTS = {
     "FINISH": "UPDATE escrowmq_consumed",
     "ROW": "INSERT INTO escrowmq_ledger",
 }
-#: In their order.  ACK is the acknowledgement: before it the handler has not returned, after it
-#: the group's offset is stored.
+#: In their order. ACK is the acknowledgement: before it the handler has not returned, after it the
+#: group's offset is stored.
 STEPS = ("ENTRY", "FLUSH", "HOLD", "FINISH", "ROW", "COMMIT", "DECIDE", "ACK")
 POINTS = tuple(f"{side}-{step}" for step in STEPS for side in ("before", "after"))
 
 
 def name_of(step: Execute | Act) -> str:
-    """The name of a step on the connection; empty if nobody dies of it."""
+    """Return the name of a step on the connection, or an empty string if no life dies at it."""
     if isinstance(step, Act):
         return step.name
     return next((name for name, sql in STATEMENTS.items() if step.sql.startswith(sql)), "")
 
 
 class Victim:
-    """One life."""
+    """One life of the consumer."""
 
     def __init__(self, name_server: str, shop: Shop, point: str, number: int) -> None:
         self.name_server = name_server
         self.shop = shop
         self.point = point
         self.number = number
-        #: Whether the message at hand is the one to die of.
+        #: Whether the current message is the one to die of.
         self.is_last = False
         self.over = threading.Event()
 
@@ -66,7 +66,7 @@ class Victim:
             asyncio.run(self._ship_async())
         else:
             self._ship(way)
-        # Stopped in order: the acknowledgement is with the broker.
+        # It was stopped cleanly, so the broker has the acknowledgement.
         die()
 
     def _arm(self) -> None:
@@ -93,7 +93,7 @@ class Victim:
         )
 
     def _dying(self, doing: Any) -> Any:
-        # COMMIT is taken above: there it is also the one that a caller issues.
+        # _arm handles COMMIT, because the caller may issue it.
         is_here = self.is_last and not self.point.endswith("COMMIT")
         return dying(self.point if is_here else "never", doing)
 
@@ -152,7 +152,7 @@ class Victim:
 def shipping(
     way: str, shop: Shop, consumer: Consumer, producer: Producer
 ) -> Callable[[Received], None]:
-    """A handler that ships the order of a message and tells of it."""
+    """Return a handler that ships the order of a message and sends a message about it."""
     engine = shop.engine()
 
     def in_session(message: Received) -> None:

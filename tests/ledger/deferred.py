@@ -1,4 +1,4 @@
-"""Constraints that a database looks at when it is told to COMMIT, and refuses it for."""
+"""Constraints that a database checks at COMMIT, which it then refuses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sqlalchemy import event
 
 from tests.ledger.shops import Shop
 
-#: What the drivers and SQLAlchemy raise for a constraint.
+#: The errors of the drivers and SQLAlchemy for a violated constraint.
 INTEGRITY = (
     sqlite3.IntegrityError,
     psycopg.IntegrityError,

@@ -1,4 +1,4 @@
-"""Messages as a handler gets them, and those that were consumed."""
+"""Messages as a handler gets them, and the record of consumed ones."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def delivery(message_id: str = "m-1", body: bytes = b"1", topic: str = TOPIC) ->
 
 
 def consumed(shop: Shop) -> set[str]:
-    """The messages whose effect is there, by id."""
+    """Return the ids of the messages whose effect is in the database."""
     return {
         row[0]
         for row in shop.run("SELECT message_id FROM escrowmq_consumed WHERE consumed_at_ms > 0")

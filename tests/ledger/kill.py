@@ -2,8 +2,8 @@
 
     python -m tests.ledger.kill --lives 500 --seed 7
 
-Afterwards everything that is undecided is checked, which a producer that has survived answers out
-of the ledger; then consumers must be able to see exactly the orders that are in the database.
+Afterwards the broker back-checks all undecided transactions, and a surviving producer answers from
+the ledger. Then consumers must see exactly the orders that are in the database.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tests.ledger.shops import GROUP, Shop, sqlite_shop
 
 WAYS = ("session", "caller", "driver", "async")
 READY = re.compile(r"ready name=(\S+) broker=(\S+) ")
-#: Checks are due at once, and again soon.
+#: Back-checks are due at once, and again soon.
 POLICY = ("check_after_ms=0", "check_interval_ms=100", "checks_max=255")
 SETTLED_WITHIN_S = 60
 PAUSE_S = 0.02
@@ -50,7 +50,7 @@ class Wrong(AssertionError):
 
 @contextmanager
 def broker(data: Path) -> Iterator[tuple[str, str]]:
-    """A broker's process: the addresses of its name server and its own."""
+    """Run a broker process; yield the addresses of its name server and of the broker."""
     command = [sys.executable, "-m", "escrowmq.cli.main", "serve", "--data-dir", str(data)]
     command += ["--port", "0", "--name-port", "0"]
     for setting in POLICY:
@@ -66,7 +66,7 @@ def broker(data: Path) -> Iterator[tuple[str, str]]:
 
 
 class Nursery:
-    """The process that victims are forked from."""
+    """The process that forks the victims."""
 
     def __init__(self, name_server: str, shop: Shop, victim: str) -> None:
         words = [sys.executable, "-m", victim, name_server, shop.kind, shop.url]
@@ -75,15 +75,15 @@ class Nursery:
         )
 
     def live(self, way: str, point: str, number: int) -> None:
-        """Until it kills itself."""
+        """Run a life until it kills itself."""
         self._bear(way, point, number)
         assert self._line() == "dead", (way, point)
 
     def live_for(self, seconds: float, way: str, number: int) -> None:
-        """Until it is killed."""
+        """Run a life, and kill it after this time."""
         victim = self._bear(way, "never", number)
         assert self._process.stdout is not None
-        # A victim that dies by itself is told below.
+        # The assertion below reports a victim that died by itself.
         select.select([self._process.stdout], [], [], seconds)
         os.kill(victim, signal.SIGKILL)
         assert self._line() == "dead", way
@@ -105,7 +105,7 @@ class Nursery:
 
 @dataclass
 class Scene:
-    """A broker, a database, victims, and a survivor."""
+    """A broker, a database, victims, and a surviving producer."""
 
     shop: Shop
     name_server: str
@@ -126,14 +126,14 @@ class Scene:
                 _pause.wait(PAUSE_S)
 
     def judge(self) -> None:
-        """Whoever is in the database is heard of, once, and nobody else."""
+        """Raise unless exactly the orders in the database have a message, one each."""
         orders, heard = self.shop.orders(), Counter(self.heard())
         if set(heard) != orders or any(times != 1 for times in heard.values()):
             twice = [number for number, times in heard.items() if times > 1]
             raise Wrong(f"lost {orders - set(heard)}, wrong {set(heard) - orders}, twice {twice}")
 
     def heard(self, topic: str = PAID) -> list[int]:
-        """The orders that consumers can hear of."""
+        """Return the orders whose messages consumers can see."""
         with OwnCalls(self.broker_address) as calls:
             queues = list(calls.rows(OwnCode.LIST_QUEUES, ListQueuesHeader(topic=topic)))
             return [
@@ -148,7 +148,7 @@ class Scene:
 
 @contextmanager
 def scene(shop: Shop, folder: Path, victim: str = "tests.ledger.kill_victim") -> Iterator[Scene]:
-    """Set up; ``victim`` is the module whose processes die."""
+    """Set up a scene; ``victim`` is the module whose processes die."""
     with broker(folder / "broker") as (name_server, address):
         nursery = Nursery(name_server, shop, victim)
         try:
@@ -159,12 +159,12 @@ def scene(shop: Shop, folder: Path, victim: str = "tests.ledger.kill_victim") ->
 
 
 def is_in(point: str) -> bool:
-    """Whether an order whose seller dies at this point is in the database."""
+    """Return whether an order is in the database if its seller dies at this point."""
     return POINTS.index(point) > POINTS.index("before-COMMIT")
 
 
 def points_of(way: str) -> list[str]:
-    """Where a block of this kind can die: if the caller commits, there is no step of ours."""
+    """Return the points where a block of this kind can die; a caller's COMMIT is not our step."""
     return [point for point in POINTS if way != "caller" or "COMMIT" not in point]
 
 
@@ -182,7 +182,7 @@ def kill_everywhere(there: Scene, ways: tuple[str, ...] = WAYS) -> None:
 
 
 def kill_anywhere(there: Scene, rng: Random, lives: int) -> None:
-    """Die at any time, from outside."""
+    """Kill lives at random times, from outside."""
     first = 1_000_000
     for life in range(lives):
         way = rng.choice(WAYS)
@@ -196,7 +196,7 @@ def kill_anywhere(there: Scene, rng: Random, lives: int) -> None:
 
 
 def main() -> None:
-    """Kill for long."""
+    """Kill many lives on each database."""
     parser = argparse.ArgumentParser(description="Kill producers; orders and messages must agree.")
     parser.add_argument("--lives", type=int, default=200, metavar="N", help="per database")
     parser.add_argument("--seed", type=int, default=None)

@@ -1,8 +1,8 @@
-"""Sells orders and dies: a process that forks a child for each life, so that dying is cheap.
+"""A process that sells orders and dies. It forks a child for each life, so that dying is cheap.
 
-Each line on stdin is a life: ``kind point number``.  The child runs a transaction block of that
-kind and kills itself at that point; at ``never`` it sells one order after the other until it is
-killed from outside.  The child's process id is printed when it is born, and ``dead`` when it is.
+Each line on stdin is a life: ``kind point number``. The child runs a transaction block of that kind
+and kills itself at that point; at ``never`` it sells one order after another until it is killed
+from outside. The process prints the child's process id at its start, and ``dead`` at its end.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from escrowmq.client.transaction_order import Step, follow, follow_async
 from tests.ledger.market import PAID, pay
 from tests.ledger.shops import GROUP, Shop
 
-#: In their order; a block whose commit is the caller's has no COMMIT of ours.
+#: In their order; a block that the caller commits has no COMMIT of ours.
 STEPS = (Step.FLUSH, Step.HOLD, Step.INSERT_ROW, Step.COMMIT, Step.DECIDE)
 POINTS = tuple(f"{side}-{step.name}" for step in STEPS for side in ("before", "after"))
 MAX_DURATION_S = 0.2
@@ -37,7 +37,7 @@ def die() -> None:
 
 
 def dying(point: str, doing: Mapping[Step, Callable[[], Any]]) -> dict[Step, Callable[[], Any]]:
-    """The same steps, up to a point."""
+    """Return the same steps, where one of them kills the process."""
     side, _, name = point.partition("-")
     if name not in Step.__members__:
         return dict(doing)
@@ -60,7 +60,7 @@ def dying(point: str, doing: Mapping[Step, Callable[[], Any]]) -> dict[Step, Cal
 
 
 class Victim:
-    """One life."""
+    """One life of the seller."""
 
     def __init__(self, name_server: str, shop: Shop) -> None:
         self.name_server = name_server
@@ -114,14 +114,14 @@ def say(text: str) -> None:
 
 
 def main(live: Callable[[str, Shop, str, str, int], None]) -> None:
-    """Fork a child for each line that comes in; ``live`` is what it does until it dies."""
+    """Fork a child for each line of input; ``live`` is what the child does until it dies."""
     name_server, kind, url = sys.argv[1:]
     shop = Shop(kind=kind, url=url)
     for line in sys.stdin:
         way, point, number = line.split()
         child = os.fork()
         if child == 0:
-            # Whatever goes wrong in it, this process must not go on as a second parent.
+            # Whatever fails in the child, it must not continue as a second parent.
             try:
                 live(name_server, shop, way, point, int(number))
             finally:

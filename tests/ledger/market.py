@@ -37,7 +37,7 @@ async def market(
     now_ms: int | None = None,
     **sections: Any,
 ) -> AsyncIterator[Market]:
-    """Unless it is on time, so much time has passed at each check that all deadlines are past."""
+    """Yield a market; unless ``is_on_time``, all deadlines are past at each check."""
     clock = ManualClock(now_ms or int(time.time() * 1_000)) if is_on_time else None
     async with serving(path / "broker", clock, **sections) as server:
         made = Market(shop, server, is_on_time=is_on_time)
@@ -48,7 +48,7 @@ async def market(
 
 
 class Market:
-    """The broker is in this loop: plain producers are used in threads."""
+    """A shop and a broker, which runs in this event loop; plain producers run in threads."""
 
     def __init__(self, shop: Shop, server: Server, *, is_on_time: bool = False) -> None:
         self.shop = shop
@@ -78,11 +78,11 @@ class Market:
         self.engine.dispose()
 
     def paid(self, topic: str = PAID) -> set[int]:
-        """The orders that consumers hear of."""
+        """Return the orders whose messages consumers can see."""
         return {int(one.body) for queue in range(16) for one in visible(self.server, topic, queue)}
 
     def undecided(self) -> list[int]:
-        """The first half message of each such transaction."""
+        """Return the first half message of each undecided transaction."""
         core = self.server.broker.store.core
         halves = filter(None, map(core.half, range(core.table.end)))
         return [
@@ -92,13 +92,13 @@ class Market:
         ]
 
     def states(self) -> list[State]:
-        """Of all half messages there are."""
+        """Return the states of all half messages."""
         core = self.server.broker.store.core
         return [half.state for half in filter(None, map(core.half, range(core.table.end)))]
 
     @contextmanager
     def unanswered(self, code: int) -> Iterator[None]:
-        """The broker does not hear such requests."""
+        """Make the broker ignore such requests."""
         handle = self.server.broker.handle
 
         def heard(connection: Connection, frame: Frame) -> None:
@@ -113,7 +113,7 @@ class Market:
 
     @contextmanager
     def listening(self) -> Iterator[list[int]]:
-        """The codes of what the broker hears."""
+        """Yield the codes of the requests that the broker gets."""
         handle, codes = self.server.broker.handle, []
 
         def heard(connection: Connection, frame: Frame) -> None:
@@ -127,13 +127,13 @@ class Market:
             self.server.broker.handle = handle  # type: ignore[method-assign]
 
     def check_all(self) -> None:
-        """Have the producers asked about everything that is undecided, as the pipeline does."""
+        """Ask the producers about every undecided transaction, as the pipeline does."""
         for half_offset in self.undecided():
             half = self.server.broker.store.core.half(half_offset)
             assert half is not None
             age_ms = self.server.broker.clock.now_ms() - half.stored_at_ms
             if not self._is_on_time and age_ms < DAY_MS:
-                # Sessions do not notice it.
+                # Client sessions do not notice a suspended clock.
                 clock_of(self.server).suspend(seconds=DAY_MS // 1_000)
             verdict = Verdict(
                 half_offset=half_offset,
@@ -154,24 +154,24 @@ class Market:
         await eventually(is_settled)
 
     async def hears(self, *states: State) -> None:
-        """Producers end their half messages like this by themselves, without a check."""
+        """Wait until producers have ended their half messages like this, without a check."""
         await eventually(lambda: self.states() == list(states))
 
     async def agrees(self, numbers: set[int]) -> None:
-        """Once everything is decided, consumers hear of the orders that are in, and no others."""
+        """Wait until all is decided; then consumers see exactly the orders in the database."""
         await self.settled()
         await eventually(lambda: self.paid() == numbers)
         assert self.shop.orders() == numbers
 
 
 def pay(tx: Any, number: int) -> None:
-    """An order in the database, and the message that tells of it."""
+    """Write an order into the database, and send its message."""
     tx.db.add(Order(number=number))
     tx.send(PAID, b"%d" % number, key=str(number))
 
 
 def id_of(order: Order) -> str:
-    """What the database has written; there is none before the session's flush."""
+    """Return the id that the database has assigned; there is none before the session's flush."""
     (number,) = sqlalchemy.inspect(order).identity or ("none",)
     return str(number)
 

@@ -14,7 +14,7 @@ BROKER = "127.0.0.1:10911"
 
 
 def batch(ids: Sequence[str], ledger: str, **changed: Any) -> pa.RecordBatch:
-    """Transactions that are overdue and to be looked up."""
+    """Return rows of overdue transactions to look up."""
     values = {
         "broker": BROKER,
         "as_of_ms": NOW_MS,

@@ -1,4 +1,4 @@
-"""A shop's database with orders and a ledger in it, and every hand that can write there."""
+"""A shop's database with orders and a ledger in it, and every hand that can write to it."""
 
 from __future__ import annotations
 
@@ -71,10 +71,10 @@ class Order(Base):
 class Shop:
     kind: str
     url: str
-    #: What awaited work on PostgreSQL goes through.
+    #: The driver of async work on PostgreSQL.
     async_driver: str = "psycopg"
     engines: list[sqlalchemy.Engine] = field(default_factory=list)
-    # Looking is most of what tests do; on a server, a connection for each look would take long.
+    # Tests mostly read; on a server, a new connection for each read would be slow.
     looking: psycopg.Connection[Any] | None = None
     known_ledger: SqlLedger | None = None
 
@@ -87,7 +87,7 @@ class Shop:
         return self.url.removeprefix("sqlite:///")
 
     def engine(self, **options: Any) -> sqlalchemy.Engine:
-        # Without a pool: what a thread gives back after the test would stay open in it.
+        # Without a pool: a connection that a thread returns after the test would stay open in it.
         chosen = {"poolclass": sqlalchemy.NullPool, **options}
         engine = sqlalchemy.create_engine(self.sqlalchemy_url, **chosen)
         self.engines.append(engine)
@@ -100,7 +100,7 @@ class Shop:
         return create_async_engine(url, **chosen)
 
     def connect(self, **options: Any) -> Any:
-        """A connection of the driver's own."""
+        """Return a connection of the driver itself."""
         if self.kind == "sqlite":
             return sqlite3.connect(self.path, **{"timeout": 5.0, **options})
         return psycopg.connect(self.url, **options)
@@ -156,7 +156,7 @@ def sqlite_shop(folder: Path, name: str = "shop.db") -> Shop:
 
 @dataclass(kw_only=True)
 class Hand:
-    """One of the ways to work on a database, and every way it offers to commit."""
+    """One way to work on a database, with every way it has to commit."""
 
     db: Any
     execute: Callable[[str], Any]
@@ -245,7 +245,7 @@ def begin(shop: Shop, db: object, transaction_id: str) -> DatabaseTransaction:
 
 
 def eventually(holds: Callable[[], bool], within_s: float = 10.0) -> None:
-    """Ask until it holds; each question is a query of its own, so this spins slowly."""
+    """Poll until it holds; each poll is a query, so the loop needs no pause."""
     deadline_s = time.monotonic() + within_s
     while not holds():
         assert time.monotonic() < deadline_s, "it never became true"

@@ -1,6 +1,7 @@
-"""PostgreSQL rolls a transaction back in which a statement failed, also when told to commit.
+"""PostgreSQL rolls back a transaction in which a statement failed, even at COMMIT.
 
-No driver says so.  Whoever swallows the error, it must never be taken for a commit.
+The drivers do not report it. Even if user code swallows the error, the block must never count it as
+a commit.
 """
 
 from __future__ import annotations
@@ -62,13 +63,13 @@ async def test_a_transaction_that_a_swallowed_error_aborted_is_never_taken_for_c
                 assert tx.state is ended(is_sending=is_sending)
 
         await in_thread(sell)
-        # The send itself is refused, so that the broker hears of nothing.
+        # The send itself is refused, so the broker gets nothing.
         await there.hears()
         assert postgres_shop.orders() == there.paid() == set()
 
 
 def ended(*, is_sending: bool) -> TransactionState:
-    """A block without messages has nobody to ask."""
+    """Return the expected state; a block without messages has no broker to ask."""
     return TransactionState.ROLLED_BACK if is_sending else TransactionState.UNKNOWN
 
 
@@ -95,7 +96,7 @@ async def test_an_awaited_transaction_that_was_aborted_is_never_taken_for_commit
 def test_a_statement_that_fails_between_the_row_and_commit_rolls_back(
     postgres_shop: Shop, opened: Any
 ) -> None:
-    """As another thread's on the same connection does."""
+    """A statement of another thread on the same connection has this effect."""
     with opened(postgres_shop) as hand:
         transaction = begin(postgres_shop, hand.db, new_id())
         hand.place(1)
@@ -104,7 +105,7 @@ def test_a_statement_that_fails_between_the_row_and_commit_rolls_back(
             hand.execute("SELECT 1 / 0")
         with refused("transaction_aborted"):
             transaction.commit()
-        # The connection is good for another one.
+        # The connection can be used for another transaction.
         key = new_id()
         transaction = begin(postgres_shop, hand.db, key)
         transaction.insert_row(NOW_MS)
@@ -159,7 +160,7 @@ def test_a_rollback_of_another_thread_before_commit_is_not_taken_for_a_commit(sh
 async def test_a_listener_that_aborts_the_transaction_after_the_row_rolls_it_back(
     postgres_shop: Shop, tmp_path: Path, *, is_callers: bool
 ) -> None:
-    """PostgreSQL answers such a COMMIT with ROLLBACK, and the drivers say nothing."""
+    """PostgreSQL answers such a COMMIT with ROLLBACK, and the drivers report no error."""
     async with market(postgres_shop, tmp_path) as there:
 
         def sell() -> None:

@@ -1,4 +1,4 @@
-"""The same promises for sessions and connections that are awaited."""
+"""The promises of test_blocks.py for async sessions and connections."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ every_hand = pytest.mark.parametrize("opened", [session, connection, driver])
 
 @pytest.fixture
 def shop(async_shop: Shop) -> Shop:
-    """One for each driver that is awaited."""
+    """Return a shop for each async driver."""
     return async_shop
 
 
@@ -82,7 +82,7 @@ async def test_a_fenced_transaction_cannot_commit(shop: Shop, opened: Opened) ->
             shop.fence(key)
         with refused("transaction_fenced"):
             await transaction.insert_row(NOW_MS)
-        with pytest.raises(Exception):  # noqa: B017, PT011 -- each layer has an error of its own
+        with pytest.raises(Exception):  # noqa: B017, PT011 -- each layer has its own error
             await commit(db)
         with suppress(Exception):
             await place(db, 2)
@@ -92,7 +92,7 @@ async def test_a_fenced_transaction_cannot_commit(shop: Shop, opened: Opened) ->
 
 
 @every_hand
-# asyncpg has nothing that could be shadowed: there the end of the block finds out.
+# asyncpg has no method to shadow, so the end of the block detects the commit there.
 @pytest.mark.parametrize("async_shop", ["file_shop", "postgres_shop"], indirect=True)
 async def test_a_commit_inside_the_block_is_stopped_at_once(shop: Shop, opened: Opened) -> None:
     async with opened(shop) as db:
@@ -145,7 +145,7 @@ every_caller = pytest.mark.parametrize("opened", [session_begin, engine_begin])
 
 def take_part(transaction: AsyncDatabaseTransaction, endings: list[Ending]) -> None:
     async def write() -> None:
-        # Half messages go out over the network here.
+        # In real use, half messages go over the network here.
         await asyncio.sleep(0)
         await transaction.insert_row(NOW_MS)
 

@@ -1,4 +1,4 @@
-"""A message belongs to its savepoint also where nothing is awaited to send it."""
+"""A message belongs to its savepoint even if the send is not awaited."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def by_hand(db: Any) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def by_library(db: Any) -> AsyncIterator[None]:
-    """SQLAlchemy's begin_nested(), or psycopg's transaction()."""
+    """Use SQLAlchemy's begin_nested(), or the driver's transaction()."""
     begin = getattr(db, "begin_nested", None) or db.transaction
     async with begin():
         yield
@@ -55,7 +55,7 @@ async def by_library(db: Any) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def below(db: Any) -> AsyncIterator[None]:
-    """On the driver's own connection, past SQLAlchemy."""
+    """Use the driver's own connection, bypassing SQLAlchemy."""
     connection = await db.connection() if isinstance(db, AsyncSession) else db
     raw = await connection.get_raw_connection()
     async with by_hand(raw.driver_connection):
@@ -184,7 +184,7 @@ async def test_sends_with_no_statement_after_them_write_no_mark(shop: Shop, tmp_
         kept = "sqlite_temp_master" if shop.kind == "sqlite" else "pg_tables WHERE false"
         found = await execute(db, f"SELECT count(*) FROM {kept}")
         assert (await found.fetchone())[0] == 0
-        # The connection is as it was.
+        # The block has restored the connection.
         assert not {"wait", "_execute", "commit"} & set(vars(db))
         await db.rollback()
         await there.agrees({1})
@@ -204,7 +204,7 @@ async def test_a_transaction_that_failed_in_a_savepoint_takes_its_messages(
                     try:
                         await place(db, 1)
                     finally:
-                        # The transaction is aborted: a mark cannot be written any more.
+                        # The transaction is aborted, so a mark can no longer be written.
                         tx.send(PAID, b"3")
         await there.agrees({1})
 
@@ -310,7 +310,7 @@ async def test_asyncpgs_marks_are_written_before_its_next_statement(postgres_sho
                     try:
                         await connection.fetch("SELECT 1 / $1::integer", 0)
                     finally:
-                        # The transaction is aborted: a mark cannot be written any more.
+                        # The transaction is aborted, so a mark can no longer be written.
                         soon.add(5)
             statement = await connection.prepare("SELECT $1::integer")
             await connection.execute("SAVEPOINT mine")

@@ -1,4 +1,4 @@
-"""The with block that is awaited: the same order, and cancellation."""
+"""The async with block: the same order of steps, and cancellation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.unit.broker.wire import eventually
 
 @pytest.fixture
 def shop(async_shop: Shop) -> Shop:
-    """One for each driver that is awaited."""
+    """Return a shop for each async driver."""
     return async_shop
 
 

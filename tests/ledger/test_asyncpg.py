@@ -1,4 +1,4 @@
-"""asyncpg: through SQLAlchemy, a connection of its own, and one that its pool lent."""
+"""asyncpg: through SQLAlchemy, on its own connection, and on one from its pool."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ async def test_a_savepoint_of_asyncpgs_is_possible_inside_the_block(
             with pytest.raises(asyncpg.UniqueViolationError):
                 async with db.transaction():
                     await place(db, 1)
-        # Nothing of the block is left behind: this one is no savepoint.
+        # The block has left nothing behind, so this transaction is no savepoint.
         async with db.transaction():
             await place(db, 2)
         assert (asyncpg_shop.orders(), there.paid()) == ({1, 2}, {1})
@@ -239,7 +239,7 @@ async def test_what_is_refused_at_the_beginning_leaves_no_transaction_open(
             )
             with refused("ledger_differs"):
                 await transaction.begin(NOW_MS)
-            # What the user began is the user's to end.
+            # A transaction that the user began stays open for the user to end.
             assert db.is_in_transaction() is is_begun
         await db.execute("ROLLBACK")
         async with db.transaction():
@@ -294,7 +294,7 @@ async def test_a_connection_that_breaks_in_commit_is_left_to_the_check(
 
 
 async def test_a_pool_gets_good_connections_back(asyncpg_shop: Shop, tmp_path: Path) -> None:
-    """Its one connection is used again after a commit and an error, and replaced once poisoned."""
+    """The pool reuses its connection after a commit and an error, and replaces a poisoned one."""
     problems: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda _loop, found: problems.append(found))
     async with (

@@ -1,4 +1,4 @@
-"""Ledgers that are reached through asyncpg: an engine's, or a URL's."""
+"""Ledgers that are reached through asyncpg, by engine or by URL."""
 
 from __future__ import annotations
 

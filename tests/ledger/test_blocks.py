@@ -67,7 +67,7 @@ def test_one_connection_takes_one_block_after_the_other(shop: Shop, opened: Open
             else:
                 transaction.insert_row(NOW_MS)
                 transaction.commit()
-        # The connection is the user's again.
+        # The user can use the connection again.
         hand.place(7)
         next(iter(hand.commits.values()))()
     assert shop.orders() == {0, 2, 7}
@@ -139,7 +139,8 @@ def test_a_fenced_transaction_cannot_commit_by_any_way_the_api_offers(
     with opened(shop) as hand:
         hand.execute("SELECT 1")
         transaction = begin(shop, hand.db, key)
-        # SQLite has one lock for all: there the fence can only come before the first write.
+        # SQLite has one lock for the whole database, so there the fence must precede the first
+        # write.
         if shop.kind == "sqlite":
             shop.fence(key)
         hand.place(1)
@@ -147,7 +148,7 @@ def test_a_fenced_transaction_cannot_commit_by_any_way_the_api_offers(
             shop.fence(key)
         with refused("transaction_fenced"):
             transaction.insert_row(NOW_MS)
-        with pytest.raises(Exception):  # noqa: B017, PT011 -- each layer has an error of its own
+        with pytest.raises(Exception):  # noqa: B017, PT011 -- each layer has its own error
             hand.commits[way]()
         with suppress(Exception):
             hand.place(2)
@@ -229,14 +230,14 @@ def test_an_end_by_hand_is_found_at_the_end_of_the_block(
             hand.place(2)
         with refused("transaction_ended_inside"):
             transaction.insert_row(NOW_MS)
-    # What was committed by hand is in, and no message goes with it; the rest is not.
+    # A commit by hand keeps its rows without a message; the rest is rolled back.
     assert (shop.orders(), shop.outcomes()) == ({1} if sql == "COMMIT" else set(), {})
 
 
 def test_a_script_that_commits_is_found_at_the_end_of_the_block(file_shop: Shop) -> None:
     with driver_hand(file_shop) as hand:
         transaction = begin(file_shop, hand.db, new_id())
-        # sqlite3 commits before a script.
+        # sqlite3 commits before it runs a script.
         hand.db.executescript("INSERT INTO orders VALUES (1);")
         hand.place(2)
         with refused("transaction_ended_inside"):
@@ -306,7 +307,7 @@ def test_a_commit_that_fails_is_an_unknown_outcome_and_cannot_be_repeated(
             transaction.commit()
         with suppress(Exception):
             hand.db.commit()
-    # The ledger tells, at once and for good.
+    # The fence succeeds at once, so the transaction can never commit.
     postgres_shop.fence(key)
     assert postgres_shop.orders() == set()
 
@@ -319,7 +320,7 @@ def test_sqlite_does_not_keep_a_failed_commit_for_later(file_shop: Shop, opened:
         hand.place(1)
         transaction.insert_row(NOW_MS)
         hand.execute("PRAGMA busy_timeout = 0")
-        # A reader in the old journal mode keeps a COMMIT from being written.
+        # In the old journal mode, a reader blocks a COMMIT.
         reader = file_shop.connect(isolation_level=None)
         reader.execute("BEGIN")
         reader.execute("SELECT * FROM orders").fetchall()

@@ -1,4 +1,4 @@
-"""A slice of the hunt at the borders with a fixed seed; ``make borders`` has fresh ones."""
+"""A short hunt at the borders with a fixed seed; ``make borders`` uses fresh seeds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.ledger.borders.hunt import Hunt, quiet
 
 SEED = 5
 PROGRAMS = 3 * len(DRIVERS)
-#: What so few programs must have done.
+#: The length of a hunt whose required counts these programs must reach.
 SHARE_S = 5.0
 
 

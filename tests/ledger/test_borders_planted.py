@@ -1,6 +1,6 @@
-"""A hunt that cannot find anything proves nothing: defects are planted here, and each is caught.
+"""Planted defects that the hunt must catch: a hunt that cannot find anything proves nothing.
 
-They are planted by patches of this test, never in the product.
+Patches of this test plant them, never the product.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ def lasting_messages(patch: Patch) -> None:
 
 
 def one_history(patch: Patch) -> None:
-    """A restored broker is taken for one that went on."""
+    """A restored broker is mistaken for one that continued."""
     patch.setattr(Sight, "fork", lambda *_: None)
 
 
 def greedy_janitor(patch: Patch) -> None:
-    """The janitor takes undecided transactions for committed ones."""
+    """The janitor treats undecided transactions as committed."""
     confirm = Janitor._confirm
 
     async def everything(self: Any, ids: Sequence[str]) -> Confirmed:
@@ -71,7 +71,7 @@ class Never(Exception):
 
 
 def certain_cancels(patch: Patch) -> None:
-    """A COMMIT that was interrupted is taken for one that was refused."""
+    """An interrupted COMMIT is treated as refused."""
     patch.setattr(transaction_order, "OutcomeUnknown", Never)
 
 
@@ -125,7 +125,7 @@ def chains(steps: Sequence[Step]) -> bool:
 
 
 def reads(steps: Sequence[Step]) -> bool:
-    """Whether a reader may be beyond the fork when new messages come."""
+    """Return whether a reader may be beyond the fork when new messages come."""
     wanted = [Backup, Block, Read, Restore, Block]
     for step in steps:
         if wanted and isinstance(step, wanted[0]):
@@ -141,7 +141,7 @@ PLANTS: dict[str, tuple[Callable[[Patch], None], Callable[[Sequence[Step]], bool
     "chain": (chains_without_rows, chains),
     "archive": (positions_beyond_the_fork, reads),
 }
-#: They need no server.
+#: These drivers need no server.
 QUICK = ("sqlite3", "aiosqlite")
 
 
@@ -162,7 +162,7 @@ class Cancels(Hunt):
     """Cancels one block at each of its suspensions after the hold."""
 
     def program(self, number: int) -> tuple[str, list[Step]]:
-        """The k-th is cancelled at the k-th suspension."""
+        """Return the program; the k-th is cancelled at the k-th suspension."""
         block = Block(
             kind="producer",
             parts=(Pay("last"),),

@@ -40,7 +40,7 @@ def test_a_connection_that_breaks_leaves_order_and_row_together(
     postgres_shop: Shop, opened: Opened, step: str
 ) -> None:
     key = new_id()
-    # The ledger is known from before: what breaks is the user's connection.
+    # Load the ledger's UUID first, so that only the user's connection breaks.
     postgres_shop.ledger().uuid()
     with suppress(ConnectionError), opened(postgres_shop) as hand:
         hand.execute("SELECT 1")
@@ -60,7 +60,7 @@ def test_a_connection_that_breaks_leaves_order_and_row_together(
         hand.place(1)
         if step in {"rollback", "poison"}:
             break_all(postgres_shop)
-            # What cannot be rolled back any more has been, by the server.
+            # The server has already rolled back the transaction.
             getattr(transaction, step)()
             raise ConnectionError
         run("insert_row", lambda: transaction.insert_row(NOW_MS))
@@ -71,7 +71,7 @@ def test_a_connection_that_breaks_leaves_order_and_row_together(
 
 
 class Interrupted(sqlite3.Connection):
-    """Commits, and is interrupted before anybody hears of it."""
+    """A connection that is interrupted just after its COMMIT."""
 
     def commit(self) -> None:
         super().commit()

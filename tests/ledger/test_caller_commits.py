@@ -1,4 +1,4 @@
-"""Where the caller's own block commits, our part hangs on SQLAlchemy's events."""
+"""Where the caller's own block commits, our steps run in SQLAlchemy's events."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.ledger.shops import NOW_MS, Order, Shop, begin, new_id, refused, root
 
 
 class Part:
-    """What a producer does in its callbacks, and what it was told."""
+    """The callbacks of a producer, and the endings that they were told."""
 
     def __init__(self, transaction: DatabaseTransaction) -> None:
         self.endings: list[Ending] = []
@@ -145,7 +145,7 @@ def test_a_commit_that_was_stopped_cannot_be_repeated(shop: Shop, opened: Opened
     with database as db:
         db.begin()
         if opened is a_connection:
-            # On a connection, it is the context manager that makes the commit the caller's.
+            # On a connection, only the context manager makes the commit the caller's.
             root_of(db).__enter__()
         part = Part(begin(shop, db, new_id()))
         part.error = ConnectionError("no broker")

@@ -1,4 +1,4 @@
-"""A chain's block when something fails, and what it refuses."""
+"""Failures in a chain's block, and the uses that it refuses."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_a_commit_that_is_interrupted_is_left_to_the_check(
                 tx.send(SHIPPED, b"1")
                 monkeypatch.setattr(SqliteLink, "commit", interrupted)
             monkeypatch.undo()
-        # Not acknowledged, so the message comes again and is recognised.
+        # The message was not acknowledged, so it is redelivered and recognized.
         assert tx.message.transactions[0].is_uncommitted
         assert (shipped(broker), consumed(file_shop)) == ([], {"m-1"})
         broker.advance(seconds=3_700)
@@ -123,7 +123,7 @@ def test_a_fenced_block_leaves_neither_effect_nor_consumed_row(
         if shop.kind == "postgresql":
             shop.fence(tx.transaction_id)
         else:
-            # SQLite has one writer, and the block is it: nobody else can fence it meanwhile.
+            # The block is SQLite's only writer, so no other connection can fence it meanwhile.
             fence = f"('{tx.transaction_id}', '{GROUP}', 'rolled_back', 0)"
             hand.execute(f"INSERT INTO escrowmq_ledger VALUES {fence}")
     assert (shop.orders(), rows(shop), shipped(broker)) == (set(), 0, [])
@@ -257,7 +257,7 @@ def test_a_producers_block_inside_a_consumers_leaves_nothing_half_done(
 def test_a_chains_message_goes_with_its_savepoint(
     shop: Shop, broker: InProcessBroker, producer: Producer, others: tuple[int, ...]
 ) -> None:
-    """Also if it was the only one: the consumed row is written all the same."""
+    """The consumed row is written even if that was the only message."""
     with (
         driver_hand(shop) as hand,
         consumer.transaction(hand.db, delivery(), producer=producer) as chain,

@@ -1,4 +1,4 @@
-"""Wherever a service in the middle of a chain is killed, what it consumed, wrote and sent agree."""
+"""Wherever a service in a chain is killed, its consumed, written and sent messages agree."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_wherever_a_chain_is_killed_effect_consumed_row_and_message_agree(
     shop: Shop, tmp_path: Path
 ) -> None:
     with scene(shop, tmp_path, "tests.ledger.chain_victim") as there:
-        # The last ones to die acknowledge nothing: what they leave is delivered again.
+        # The last victims acknowledge nothing, so their messages are delivered again.
         lives = [(way, point) for way in WAYS for point in reversed(POINTS)]
         for number, (way, point) in enumerate(lives, 1):
             there.survivor.send(PAID, b"%d" % number, message_id=f"m-{number}")
@@ -36,7 +36,7 @@ def test_wherever_a_chain_is_killed_effect_consumed_row_and_message_agree(
 
 
 def agree(there: Scene) -> None:
-    """Each order that is in was consumed, and told of once."""
+    """Assert that each order was consumed, and has one message."""
     orders = there.shop.orders()
     assert consumed(there.shop) == {f"m-{number}" for number in orders}
     assert not there.shop.run("SELECT 1 FROM escrowmq_consumed WHERE consumed_at_ms = 0")
@@ -44,7 +44,7 @@ def agree(there: Scene) -> None:
 
 
 def deliver_again(there: Scene, count: int) -> None:
-    """Have a survivor handle what no victim has acknowledged."""
+    """Let a survivor handle the messages that no victim acknowledged."""
     consumer = Consumer(there.name_server, SHIPPING, concurrency=1)
     consumer.subscribe(PAID)(shipping("session", there.shop, consumer, there.survivor))
     with consumer:

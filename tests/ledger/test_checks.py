@@ -1,4 +1,4 @@
-"""Checks: COMMITTED and ROLLED_BACK only by what was read, UNKNOWN for everything else."""
+"""Checks answer COMMITTED or ROLLED_BACK only for what they read, and UNKNOWN otherwise."""
 
 from __future__ import annotations
 
@@ -272,7 +272,7 @@ def test_a_prepared_transaction_is_unknown_until_it_is_committed(postgres_shop: 
 
 
 def test_a_fence_is_durable_where_the_server_is_lax(postgres_shop: Shop) -> None:
-    """What a crash may forget must not be acted on: the fence's own COMMIT is looked at."""
+    """A fence that a crash may lose must not be acted on; the test watches the fence's COMMIT."""
     postgres_shop.run("CREATE TABLE seen (setting text)")
     postgres_shop.run(
         "CREATE FUNCTION see() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
@@ -298,7 +298,7 @@ def test_a_fence_is_durable_where_the_server_is_lax(postgres_shop: Shop) -> None
 
 
 def test_a_copy_made_by_restoring_files_is_the_same_ledger(file_shop: Shop, tmp_path: Path) -> None:
-    """Known limit: a copy must be given a UUID of its own."""
+    """Known limit: a copy must be given its own UUID."""
     copy = tmp_path / "copy.db"
     shutil.copy(file_shop.path, copy)
     assert ledger_table.SqlLedger(f"sqlite:///{copy}").uuid() == file_shop.ledger().uuid()

@@ -1,6 +1,6 @@
-"""A COMMIT by hand inside a block takes the marks of its messages, and the block must see that.
+"""A COMMIT by hand inside a block removes the marks of its messages, and the block must detect it.
 
-Otherwise the order is there, and its message is taken for one that a savepoint took back.
+Otherwise the order is in the database, and its message counts as rolled back by a savepoint.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.ledger.async_hands import ASYNC_HANDS, place, run
 from tests.ledger.market import PAID, in_thread, market
 from tests.ledger.shops import HANDS, Shop, refused
 
-#: When the user commits: after the order and its message, or before them.
+#: When the user commits: before the order and its message, or after them.
 every_moment = pytest.mark.parametrize("is_before", [True, False])
 
 
@@ -45,7 +45,7 @@ async def test_a_commit_by_hand_is_refused_where_it_took_the_marks(
         assert there.paid() == set()
 
 
-#: SQLAlchemy does not tell of the statement, and SQLite has no mark that would.
+#: SQLAlchemy does not report the statement, and SQLite has no mark that would show it.
 AWAITED = [
     (shop, name)
     for shop in ("file_shop", "postgres_shop", "asyncpg_shop")

@@ -1,4 +1,4 @@
-"""Slow transactions, fences and locks at the same time, at every isolation level."""
+"""Concurrent slow transactions, fences and locks, at every isolation level."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def is_waiting(shop: Shop) -> bool:
 
 
 def test_a_fence_that_waits_for_a_row_reads_it_when_it_is_committed(postgres_shop: Shop) -> None:
-    """With patience enough, the fence's own transaction reads what the other one wrote."""
+    """If the fence waits long enough, its own transaction reads what the other one wrote."""
     key = new_id()
     with driver_hand(postgres_shop) as hand, closing(postgres_shop.connect()) as fencer:
         transaction = begin(postgres_shop, hand.db, key)
@@ -194,7 +194,7 @@ def test_what_comes_between_the_look_up_and_the_fence_is_what_counts(
 
     def connect() -> object:
         if opened:
-            # The look-up found nothing; this is the connection for the fence.
+            # The lookup found nothing; this is the connection for the fence.
             row = f"('{key}', '{GROUP}', '{outcome}', 1)"
             shop.run(f"INSERT INTO escrowmq_ledger VALUES {row}")
         opened.append(shop.connect())
@@ -231,7 +231,7 @@ LEVELS: dict[str, list[Callable[[Any], None]]] = {
 
 
 def test_orders_rows_and_answers_always_agree(shop: Shop) -> None:
-    """Writers and fencers race for the same transactions; nobody is ever told two things."""
+    """Writers and fencers race for the same transactions; no two answers contradict each other."""
     seed = random.randrange(1 << 32)
     keys = [new_id() for _ in range(60)]
     answers: list[dict[str, Answer]] = []

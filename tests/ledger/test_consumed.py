@@ -54,7 +54,7 @@ def test_a_redelivery_is_recognised_before_its_effect(shop: Shop, opened: Opened
         for _ in range(2):
             with known(), consumer.transaction(hand.db, delivery()):
                 pytest.fail("its effect is there")
-        # The connection is good for the next message.
+        # The connection can be used for the next message.
         with consumer.transaction(hand.db, delivery("m-2")):
             hand.place(2)
     assert (shop.orders(), consumed(shop)) == ({1, 2}, {"m-1", "m-2"})
@@ -241,7 +241,7 @@ def test_a_failed_block_cannot_be_committed_by_its_caller(shop: Shop) -> None:
     assert (shop.orders(), consumed(shop)) == (set(), set())
 
 
-# What cannot be kept to.
+# Uses that break the promise.
 
 
 @every_hand
@@ -256,7 +256,7 @@ def test_a_commit_inside_the_block_is_never_taken_for_the_whole_effect(
     assert consumed(shop) == set()
     with opened(shop) as hand:
         if shop.orders():
-            # sqlite3 has no hook: the half effect is there, and the redelivery says so.
+            # sqlite3 has no hook, so half the effect is there, and the redelivery reports it.
             with refused("consumed_in_part"), consumer.transaction(hand.db, delivery()):
                 pytest.fail("nobody knows what is missing")
         else:

@@ -33,7 +33,7 @@ def send(broker: InProcessBroker, *messages: Message) -> None:
 
 
 def booking(consumer: Consumer, shop: Shop, entered: threading.Semaphore) -> Callable[..., None]:
-    """Books each order; the message with body 1 is booked, and then the handler fails."""
+    """Return a handler that books each order, and fails after its commit on the first delivery."""
 
     def book(message: Received) -> None:
         entered.release()
@@ -54,7 +54,7 @@ def test_a_redelivery_is_acknowledged_without_a_second_effect(
     with consumer:
         assert entered.acquire(timeout=20)
         retry = "%RETRY%shipping"
-        # The broker has it back, and time passes.
+        # The broker has the message back, and time passes.
         eventually(lambda: broker._running.broker.store.table.end == 1)
         broker.advance(seconds=60)
         assert entered.acquire(timeout=20)
@@ -92,7 +92,7 @@ def test_a_message_that_two_consumers_get_at_a_time_has_one_effect(
         consumer.subscribe(TOPIC)(handler(consumer))
     with consumers[0], consumers[1]:
         eventually(lambda: all(reads_one_queue(consumer) for consumer in consumers))
-        # As when a sender heard nothing and sent it again: one message, in two queues.
+        # Like a sender that got no answer and sent again: one message id, in two queues.
         send(broker, *[Message(topic=TOPIC, body=b"1", message_id="m-1") for _ in range(2)])
         eventually(lambda: len(ends) >= 2)
     assert {message.queue_id for message in broker.messages(TOPIC)} == {0, 1}

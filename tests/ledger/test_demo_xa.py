@@ -33,7 +33,7 @@ def test_both_ways_end_with_four_databases_that_agree(tmp_path: Path) -> None:
         )
         words = [sys.executable, "-m", "escrowmq.demo.xa", msgspec.json.encode(task).decode()]
         log = tmp_path / "log"
-        # It ends with us: the other end of its standard input stays open.
+        # It ends with us, because the other end of its standard input stays open.
         with (
             log.open("wb") as errors,
             subprocess.Popen(words, stdin=subprocess.PIPE, stderr=errors) as process,
@@ -53,7 +53,7 @@ def test_both_ways_end_with_four_databases_that_agree(tmp_path: Path) -> None:
         assert one.orders == orders
         assert one.do_agree
         assert one.lock_ms_an_order > 0
-    # Under XA the orders' locks are held while the slow service works; with messages they are not.
+    # Under XA, the orders' locks are held while the slow service works; with messages they are not.
     assert found.slow_xa.orders_lock_ms_median > found.slow_ms
     decisions = (tmp_path / "coordinator.log").read_text(encoding="utf-8").splitlines()
     assert len(decisions) == 125

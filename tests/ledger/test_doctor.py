@@ -1,4 +1,4 @@
-"""The doctor knows which settings of PostgreSQL are weak."""
+"""The doctor recognizes weak settings of PostgreSQL."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from tests.ledger.shops import Shop
 
 
 def url_with(shop: Shop, options: str) -> str:
-    """A URL may have options already."""
+    """Append options to a URL, which may have some already."""
     return f"{shop.url}{'&' if '?' in shop.url else '?'}{options}"
 
 
 @pytest.mark.parametrize("scheme", ["postgresql", "postgresql+asyncpg"])
 def test_settings_that_can_lose_a_commit_are_warnings(postgres_shop: Shop, scheme: str) -> None:
-    # The tests' own server is one of those.
+    # The tests' own server has such a setting.
     options = "options=-c%20synchronous_commit%3Doff"
     url = url_with(postgres_shop, options).replace("postgresql", scheme, 1)
     found = [

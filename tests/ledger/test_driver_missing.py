@@ -1,4 +1,4 @@
-"""A ledger whose driver is not installed says what to install; nothing is decided about it."""
+"""A ledger without its driver names the package to install, and nothing is decided."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.ledger.settle_rows import BROKER, batch
 from tests.ledger.shops import new_id
 
 URL = "postgresql://shop:open-sesame@127.0.0.1:1/orders"
-#: SQLAlchemy imports the driver, which nobody here has installed.
+#: SQLAlchemy imports this driver, which is not installed in the test environment.
 OTHER_URL = "postgresql+psycopg2://shop:open-sesame@127.0.0.1:1/orders"
 
 
@@ -48,7 +48,7 @@ def test_a_task_without_the_driver_fails_the_ledger_and_not_the_round(
     assert (ended["ledger"], ended["reason"]) == ("u", "driver_missing")
     assert "psycopg" in ended["cause"]
     assert "sesame" not in ended["cause"]
-    # The next task of this process does not try it again at once, and says why.
+    # The next task of this process does not retry at once, and reports the reason.
     with LookUps(KnownLedgers(urls={"u": url})) as asked:
         asked.settle("u", batch([new_id()], "u"))
         assert asked.ended() == [ended]

@@ -33,7 +33,7 @@ async def test_messages_are_durable_before_the_first_write_and_visible_after_com
                     tx.hold()
                     assert there.states() == [State.PREPARED]
                     hand.place(1)
-                    # A second call finds nothing left to do.
+                    # A second call has nothing left to do.
                     tx.hold()
                     assert there.paid() == set()
                 assert tx.state is TransactionState.COMMITTED
@@ -84,7 +84,7 @@ async def test_no_message_may_follow_it(shop: Shop, tmp_path: Path) -> None:
 
         def sell() -> None:
             with there.producer().transaction(there.session()) as tx:
-                # Without a message it does nothing: messages may follow.
+                # Without a message it does nothing, and messages may follow.
                 tx.hold()
                 pay(tx, 1)
                 tx.hold()
@@ -178,7 +178,7 @@ async def test_a_drivers_own_awaited_connection_marks_what_was_held(
 ) -> None:
     async with market(async_shop, tmp_path) as there, driver(async_shop) as db:
         producer = there.async_producer()
-        # With a statement after it, which writes the mark, and without.
+        # Once with a later statement, which writes the mark, and once without.
         async with producer.transaction(db) as tx:
             tx.send(PAID, b"1")
             await tx.hold()

@@ -1,4 +1,4 @@
-"""The with block when something fails: whatever it is, order and messages agree in the end."""
+"""Failures inside the with block: order and messages always agree in the end."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ async def test_one_who_was_fenced_rolls_back_and_is_never_heard_of(
             producer = there.producer()
             with Session(there.engine) as session:
                 with refused("transaction_fenced"), producer.transaction(session) as tx:
-                    # Somebody's check found that it took too long.
+                    # A check has found that the transaction took too long.
                     shop.fence(tx.transaction_id)
                     pay(tx, 1)
                 assert tx.state is TransactionState.ROLLED_BACK
@@ -170,7 +170,7 @@ async def test_a_database_that_goes_away_in_the_block_takes_the_messages_with_it
             ):
                 pay(tx, 1)
                 break_all(postgres_shop)
-            # The next one gets a new connection.
+            # The next transaction gets a new connection.
             there.engine.dispose()
             with producer.transaction(there.session()) as tx:
                 pay(tx, 2)
@@ -276,7 +276,7 @@ async def test_many_threads_and_sessions_share_a_producer(
         def sell_all() -> None:
             with ThreadPoolExecutor(50) as threads:
                 ends = [threads.submit(sell, seller) for seller in range(50)]
-            # Each ended its last transaction inside of the block.
+            # Each seller ended its last transaction inside the block.
             codes = Counter(getattr(end.exception(), "code", "") for end in ends)
             assert codes == {"transaction_ended_inside": 50}
 

@@ -1,4 +1,4 @@
-"""A message is acknowledged after its handler's transaction has committed, and not before."""
+"""A message is acknowledged only after its handler's transaction has committed."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ async def test_a_handler_that_returns_before_its_callers_commit_has_failed(
             session.close()
         assert (shop.orders(), consumed(shop)) == (set(), set())
     assert await outcome(handlers, committed) is Outcome.DONE
-    # Now each of them is told at its entry that the effect is there.
+    # Now each block reports at its entry that the effect is there.
     assert await outcome(handlers, never_committed) is Outcome.DONE
     assert (shop.orders(), consumed(shop)) == ({1}, {"m-1"})
 

@@ -1,4 +1,4 @@
-"""The janitor deletes what the broker has decided for good, and nothing else."""
+"""The janitor deletes rows that the broker has decided for good, and nothing else."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def add(shop: Shop, outcome: str, *, age_ms: int = 0, count: int = 1) -> list[st
 
 
 class Broker:
-    """What was decided, and whether it can be asked."""
+    """A broker with these decisions, which can become unreachable."""
 
     def __init__(self, decisions: Mapping[str, Outcome]) -> None:
         self.decisions = decisions
@@ -51,7 +51,7 @@ def test_a_fence_stays_for_seven_days(shop: Shop) -> None:
     broker = Broker(dict.fromkeys(young + old, Outcome.ROLLED_BACK))
     assert sweep(shop, broker) == 1
     assert shop.outcomes() == {young[0]: "rolled_back"}
-    # What stays anyway is not asked about.
+    # The janitor does not ask about rows that stay anyway.
     assert sweep(shop, broker) == 0
     assert broker.asked == [1]
 

@@ -1,4 +1,4 @@
-"""The usual fixture for tests: a session joins a transaction that is rolled back afterwards."""
+"""The usual test fixture: a session joins a transaction that is rolled back afterwards."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ consumer = Consumer("127.0.0.1:9876", group="shipping")
 
 @contextmanager
 def joined(shop: Shop) -> Iterator[Session]:
-    """The recipe of the guide."""
+    """Open a session by the guide's recipe."""
     with shop.engine().connect() as connection, connection.begin() as outer:
         with Session(connection, join_transaction_mode="create_savepoint") as session:
             yield join_test(session)
@@ -113,7 +113,7 @@ async def test_savepoints_of_the_code_under_test_keep_their_messages_apart(
 
 
 def failing(there: Market, session: Session) -> None:
-    """A block that raises within the caller's transaction, and a caller that swallows that."""
+    """Run a block that raises within the caller's transaction; the caller swallows the error."""
     producer = there.producer()
     session.begin()
     with suppress(KeyError), producer.transaction(session) as tx:

@@ -1,4 +1,4 @@
-"""A short part of ``kill``: once at every step, and a few times in the middle of something."""
+"""A short run of ``kill``: one death at every step, and a few at random times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which ledger is in which database: what the databases themselves say, and soon."""
+"""The databases themselves report which ledger is where, within a short time."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_each_database_says_which_ledger_it_has(shop: Shop, tmp_path: Path) -> N
 
 
 def test_a_ledger_that_falls_silent_is_remembered(file_shop: Shop) -> None:
-    """Its transactions wait for it, instead of being asked about and counted."""
+    """Its transactions wait for it; producers are not asked about them, and no check is counted."""
     ledgers = configured(shop=file_shop.url)
     uuid = file_shop.ledger().uuid()
     assert ledgers.known().urls == {uuid: file_shop.url}
@@ -63,7 +63,7 @@ def test_a_ledger_that_was_exchanged_is_another_one(file_shop: Shop) -> None:
 
 
 def test_a_copy_and_its_original_are_both_left_alone(file_shop: Shop, tmp_path: Path) -> None:
-    """A fence in the copy would undo what the original has."""
+    """A fence in the copy would contradict the original."""
     copy = tmp_path / "copy.db"
     shutil.copy(file_shop.path, copy)
     known = configured(shop=file_shop.url, copy=f"sqlite:///{copy}").known()
@@ -96,7 +96,7 @@ def test_a_server_that_refuses_us_is_unnamed(postgres_shop: Shop) -> None:
 
 @pytest.fixture
 def deaf() -> Iterator[str]:
-    """The address of a server that takes connections and never says a word."""
+    """Yield the address of a server that accepts connections and never answers."""
     with closing(socket.create_server(("127.0.0.1", 0))) as server:
         yield f"127.0.0.1:{server.getsockname()[1]}"
 

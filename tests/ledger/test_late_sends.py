@@ -1,4 +1,4 @@
-"""A message that is given after the block is over is refused: nothing would send it."""
+"""A message that is added after the block has ended is refused, because it would never be sent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A broker whose history went back: what its ledger lost is parked, what it did not is fenced."""
+"""A broker whose history went back: rows that may be swept are parked, the others are fenced."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def brokers(data: Path, shop: Shop) -> Iterator[InProcessBroker]:
 
 
 def pay(shop: Shop, producer: Producer, number: int) -> str:
-    """An order with its message, in one transaction; the transaction's id."""
+    """Write an order and send its message in one transaction; return the transaction's id."""
     with shop.engine().connect() as connection, producer.transaction(connection) as tx:
         connection.execute(text(f"INSERT INTO orders VALUES ({number})"))
         tx.send(PAID, str(number).encode())
@@ -53,7 +53,7 @@ def paid(broker: InProcessBroker) -> list[bytes]:
 
 @contextmanager
 def before_decisions(producer: Producer, step: Callable[[], object]) -> Iterator[None]:
-    """Do something after the database's COMMIT, before the broker hears of it."""
+    """Run a step after the database's COMMIT, before the broker gets the decision."""
     core: Any = producer._core
     decide = core.decide
 
@@ -70,7 +70,7 @@ def before_decisions(producer: Producer, step: Callable[[], object]) -> Iterator
 
 
 def raw_copy(data: Path, to: Path, _broker: InProcessBroker) -> None:
-    """What a copied directory or a snapshot of the disk has."""
+    """Copy the directory, as a file copy or a disk snapshot would."""
     shutil.copytree(data, to)
     (to / "lock").unlink(missing_ok=True)
 
@@ -90,7 +90,7 @@ def with_our_tools(_data: Path, to: Path, broker: InProcessBroker) -> None:
 def test_what_was_swept_after_a_backup_is_parked_and_never_fenced(
     shop: Shop, tmp_path: Path, take_copy: Callable[[Path, Path, InProcessBroker], None]
 ) -> None:
-    """The committed order was rolled back by a false fence."""
+    """Without the mark, a false fence would roll back the committed order."""
     data, restored = tmp_path / "data", tmp_path / "restored"
     with brokers(data, shop) as broker, shop_producer(broker, shop) as producer:
         with before_decisions(producer, lambda: take_copy(data, restored, broker)):
@@ -103,13 +103,14 @@ def test_what_was_swept_after_a_backup_is_parked_and_never_fenced(
         assert (done.rolled_back, len(done.parked)) == ([], 1)
         assert shop.outcomes() == {}, "no fence was written"
         assert parked_because(broker, swept) == "maybe_swept"
-        # What was held after the restore cannot have been swept: it is fenced as ever.
+        # A transaction that was held after the restore cannot have been swept, so it is fenced as
+        # usual.
         with shop_producer(broker, shop) as producer:
             lost = hold(shop, broker, producer)
         broker.advance(seconds=HOUR_S)
         assert len(broker.run_checks().rolled_back) == 1
         assert shop.outcomes() == {lost: "rolled_back"}
-        # By hand it is not guessed either, unless a person forces it.
+        # Settling by hand does not guess either, unless a person forces it.
         with OwnCalls(broker.broker_address) as calls, pytest.raises(RequestRefused) as refused:
             settle_by_hand(
                 calls,
@@ -137,7 +138,7 @@ def test_a_restart_is_no_fork(shop: Shop, tmp_path: Path) -> None:
 def test_a_sweep_after_a_restore_is_not_mistaken_for_one_before_it(
     shop: Shop, tmp_path: Path
 ) -> None:
-    """Both histories sweep the same ledger; each mark stays as long as it says something."""
+    """Both histories sweep the same ledger; each mark stays as long as it is needed."""
     data, restored = tmp_path / "data", tmp_path / "restored"
     with brokers(data, shop) as broker, shop_producer(broker, shop) as producer:
         with before_decisions(producer, lambda: raw_copy(data, restored, broker)):
@@ -176,7 +177,7 @@ def test_a_mark_newer_than_the_facts_fences_nothing(shop: Shop, tmp_path: Path) 
 def test_a_late_decision_does_not_reach_a_stranger(
     shop: Shop, tmp_path: Path, *, by_batch: bool
 ) -> None:
-    """After a restore another transaction got the same offsets, byte for byte."""
+    """After a restore, another transaction got the same offsets, byte for byte."""
     data, restored = tmp_path / "data", tmp_path / "restored"
     with brokers(data, shop) as broker:
         raw_copy(data, restored, broker)
@@ -212,7 +213,7 @@ def test_a_producer_that_is_asked_after_a_restore_does_not_guess_either(
         with before_decisions(producer, lambda: raw_copy(data, restored, broker)):
             pay(shop, producer, 1)
         producer.clean_ledger()
-    # The broker cannot read the ledger: it asks the producer, which can.
+    # The broker cannot read the ledger, so it asks the producer, which can.
     with InProcessBroker(data=restored) as broker, hasty_producer(broker, shop) as producer:
         producer.start()
         lost = hold(shop, broker, producer)
@@ -226,7 +227,7 @@ def test_a_producer_that_is_asked_after_a_restore_does_not_guess_either(
 def test_a_tail_that_a_power_cut_took_parks_what_may_have_been_swept(
     shop: Shop, tmp_path: Path
 ) -> None:
-    """With durability = "os" the decision was confirmed, and swept, before it was on the disk."""
+    """With durability = "os", the decision was confirmed and swept before it was on disk."""
     data, left = tmp_path / "data", tmp_path / "left"
     ends: list[int] = []
     with brokers(data, shop) as broker, shop_producer(broker, shop) as producer:
@@ -276,14 +277,14 @@ def test_a_repair_that_drops_decisions_parks_what_may_have_been_swept(
 def test_a_ledger_that_version_1_swept_counts_as_swept_before_the_first_epoch(
     shop: Shop, tmp_path: Path
 ) -> None:
-    """It left no marks, and the broker kept no lineage then."""
+    """Version 1 left no marks, and the broker kept no lineage then."""
     with brokers(tmp_path / "data", shop) as broker:
         with shop_producer(broker, shop) as producer:
             hold(shop, broker, producer)
         broker.advance(seconds=HOUR_S)
         shop.run("UPDATE escrowmq_ledger_version SET is_swept_unmarked = 1")
         try:
-            # Held under an epoch: an SDK of version 1 could not sweep it.
+            # It was held under an epoch, so an SDK of version 1 could not sweep it.
             assert len(broker.run_checks().rolled_back) == 1
             with OwnCalls(broker.broker_address) as calls, pytest.raises(RequestRefused) as old:
                 calls.call(OwnCode.LIFE_LINE, TransactionHeader(half_offset=0, limit=1))
@@ -297,12 +298,12 @@ def shop_producer(broker: InProcessBroker, shop: Shop) -> Producer:
 
 
 def hasty_producer(broker: InProcessBroker, shop: Shop) -> Producer:
-    """Its deadlines pass at once, on its own clock too."""
+    """Return a producer whose deadlines pass at once, on its own clock, too."""
     return Producer(broker.address, GROUP, ledger=shop.ledger(), max_duration_s=0.001)
 
 
 def hold(shop: Shop, broker: InProcessBroker, producer: Producer) -> str:
-    """A half message whose transaction never commits."""
+    """Hold a half message whose transaction never commits."""
     before = len(broker.undecided())
     held = holding(producer._core, shop)
     assert len(broker.undecided()) == before + 1

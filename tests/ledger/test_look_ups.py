@@ -1,4 +1,4 @@
-"""Look-ups from a task: what a ledger does not say is never decided, and holds up nobody else."""
+"""Lookups from a task: without an answer nothing is decided, and other ledgers do not wait."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_thousands_are_looked_up_and_fenced_by_a_few_statements(
     with LookUps(known(file_shop)) as asked:
         found = asked.settle(uuid, batch(ids, uuid))
     assert set(found.verdicts) == {"rollback"}
-    # In two chunks: each is read, fenced, and read again.
+    # Two chunks: each is read, fenced, and read again.
     assert [sql for sql in ran if "escrowmq_ledger " in sql] == [
         SQLITE.read,
         SQLITE.read,
@@ -73,7 +73,7 @@ def test_thousands_are_looked_up_and_fenced_by_a_few_statements(
 
 
 def test_the_deadline_is_on_the_brokers_clock(shop: Shop) -> None:
-    """It is past when the broker's clock is beyond it, not when it has reached it."""
+    """It is past when the broker's clock is beyond it, not when the clock has just reached it."""
     uuid = shop.ledger().uuid()
     with LookUps(known(shop)) as asked:
         at = batch([new_id()], uuid, stored_at_ms=NOW_MS - 5, allowed_ms=5)

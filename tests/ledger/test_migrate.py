@@ -59,13 +59,13 @@ VERSION_1 = (
         " consumed_at_ms bigint NOT NULL, PRIMARY KEY (consumer_group, topic, message_id))"
     ),
 )
-#: The statement with which an SDK of release 0.1.0 writes its row.
+#: The INSERT of an SDK of release 0.1.0.
 OLD_INSERT = (
     "INSERT INTO escrowmq_ledger (transaction_id, producer_group, outcome, written_at_ms)"
     " SELECT CAST('{id}' AS text), CAST('orders' AS text), 'committed', CAST('1' AS bigint)"
     f" FROM escrowmq_ledger_id WHERE ledger_uuid = CAST('{UUID}' AS text)"
 )
-#: The statement with which its janitor deletes rows.
+#: The DELETE of that SDK's janitor.
 OLD_DELETE = {
     "sqlite": "DELETE FROM escrowmq_ledger WHERE outcome = 'committed' AND transaction_id"
     " IN (SELECT value FROM json_each('[\"{id}\"]'))",
@@ -89,7 +89,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def bare(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shop]:
-    """A database with orders, and no ledger."""
+    """Yield a database with orders, and no ledger."""
     if request.param == "sqlite":
         shop = Shop(kind="sqlite", url=f"sqlite:///{tmp_path / 'old.db'}")
     else:
@@ -105,7 +105,7 @@ def bare(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shop]:
 
 @pytest.fixture
 def old(bare: Shop) -> Shop:
-    """A ledger that release 0.1.0 made, with a row of each outcome."""
+    """Return a ledger that release 0.1.0 made, with a row of each outcome."""
     words = "text" if bare.kind == "sqlite" else "varchar(255)"
     for statement in VERSION_1:
         bare.run(statement.format(text=words))
@@ -116,7 +116,7 @@ def old(bare: Shop) -> Shop:
 
 
 def fault_in_rounds(shop: Shop) -> str:
-    """Why a settle round does not ask this ledger; empty if it does."""
+    """Return why a settle round skips this ledger; empty if it does not."""
     known = Ledgers({"shop": LedgerConfig(url=shop.url)}).known()
     assert known.uuids == [UUID], "its transactions wait for it"
     return known.silent.get(UUID, "")
@@ -211,7 +211,7 @@ def test_a_migration_makes_a_ledger_only_when_it_is_told_to(bare: Shop, run: Run
 
 
 def test_a_ledger_whose_rows_are_lost_is_not_made_anew(old: Shop, run: Run) -> None:
-    """Under another UUID, whatever is undecided would wait for ever."""
+    """Under another UUID, undecided transactions would wait forever."""
     old.run("DROP TABLE escrowmq_ledger")
     assert "ledger_missing" in run("migrate", old.url, code=2)
     assert old.run("SELECT ledger_uuid FROM escrowmq_ledger_id") == [(UUID,)]
@@ -252,7 +252,7 @@ def test_a_ledger_of_a_newer_version_is_refused_before_anything_is_written(
     assert "ledger_version_unknown" in run("migrate", old.url, "--create", code=2)
     assert fault_in_rounds(old) == "ledger_version_unknown"
     assert version_finding(old)[0] is Level.PROBLEM
-    # A program that had the ledger open before fences nothing in it.
+    # A program that opened the ledger earlier fences nothing in it.
     answer = ledger.settle([overdue("absent")], ledger_uuid=UUID, now_ms=NOW_MS)["absent"]
     assert answer.reason == "ledger_version_unknown"
     with pytest.raises((sqlite3.OperationalError, psycopg.errors.UndefinedTable)):
@@ -263,7 +263,7 @@ def test_a_ledger_of_a_newer_version_is_refused_before_anything_is_written(
 
 
 def test_an_old_and_a_new_sdk_share_a_ledger(old: Shop, tmp_path: Path, run: Run) -> None:
-    """The old SDK goes on writing rows; its sweeps are refused, and the new one sweeps for both."""
+    """The old SDK still writes rows; its sweeps are refused, and the new SDK sweeps for both."""
     run("migrate", old.url)
     ledger = SqlLedger(old.url)
     data = tmp_path / "data"
@@ -273,13 +273,13 @@ def test_an_old_and_a_new_sdk_share_a_ledger(old: Shop, tmp_path: Path, run: Run
         OwnCalls(broker.broker_address) as calls,
     ):
         mine = pay(old, producer, 1)
-        # The old SDK's half message is here; its row was committed, and then it died.
+        # The old SDK's half message is held; the SDK committed its row, and then died.
         its = held(producer, "from-old-sdk")
         old.run(OLD_INSERT.format(id=its))
         broker.advance(seconds=HOUR_S)
         assert len(broker.run_checks().committed) == 1
         assert sorted(one.body for one in broker.messages(PAID)) == [b"1", b"7"]
-        # Its janitor asks so, and deletes nothing when the broker refuses.
+        # Its janitor asks with this request, and deletes nothing when the broker refuses.
         for transaction_id in (mine, its):
             question = TransactionHeader(transaction_id=transaction_id, limit=1)
             with pytest.raises(RequestRefused) as answered:
@@ -336,7 +336,7 @@ def test_a_lineage_that_dropped_its_first_epoch_is_read_carefully() -> None:
 def test_a_data_directory_of_the_release_before_is_served_with_its_ledger(
     old: Shop, tmp_path: Path, run: Run
 ) -> None:
-    """Release 0.1.0 made store and ledger; a producer of this release goes on with both."""
+    """Release 0.1.0 made store and ledger; a producer of this release continues with both."""
     shutil.copytree(STORE, tmp_path / "data" / "store")
     expected = json.loads(EXPECTED.read_text())
     run("migrate", old.url)
@@ -362,7 +362,7 @@ def pay(shop: Shop, producer: Producer, number: int) -> str:
 
 
 def held(producer: Producer, transaction_id: str) -> str:
-    """Hold a half message whose sender says nothing more."""
+    """Hold a half message whose sender sends nothing more."""
     from escrowmq.client.background import background
     from escrowmq.client.messages import Message
 

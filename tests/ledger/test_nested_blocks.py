@@ -1,4 +1,4 @@
-"""A connection takes part in one block at a time: the inner COMMIT would take the outer rows."""
+"""A connection takes part in one block at a time: the inner COMMIT would commit the outer rows."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def test_a_block_inside_a_block_is_refused_and_the_outer_one_goes_on(
                         pytest.fail("its commit would be the outer block's")
                     hand.place(2)
                     tx.send(PAID, b"2")
-                # Once it is over, the connection is free again.
+                # When the outer block has ended, the connection is free again.
                 with producer.transaction(hand.db) as tx:
                     hand.place(3)
                     tx.send(PAID, b"3")

@@ -1,4 +1,4 @@
-"""A database that is locked, slow or silent holds up nobody for long."""
+"""A database that is locked, slow or silent blocks no caller for long."""
 
 from __future__ import annotations
 
@@ -83,11 +83,11 @@ def test_a_slow_database_is_unknown_before_long(
 
 
 def test_a_database_that_does_not_answer_is_cut_off(slow_url: str, postgres_shop: Shop) -> None:
-    """Its own timeouts may never be reached: the process is stopped, or the network is gone."""
+    """Its own timeouts may never fire if the server process is stopped or the network is gone."""
     uuid = postgres_shop.ledger().uuid()
     inquiry = ledger_checks.Inquiry(opener_of(slow_url), uuid, seconds_max=0.2)
     assert inquiry.settle(["a"], [GROUP], {"a"}) == {"a": unknown("out_of_time")}
-    # It has failed: nobody else waits for it.
+    # The inquiry has failed, so later calls do not wait for it.
     assert inquiry.settle(["b"], [GROUP], {"b"}) == {"b": unknown("out_of_time")}
     assert postgres_shop.outcomes() == {}
 

@@ -1,4 +1,4 @@
-"""Back-checks that the ledger answers, and the janitor: no code of the user's, no message."""
+"""Back-checks that the ledger answers without user code or messages, and the janitor."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.unit.broker.wire import Peer, eventually
 
 
 async def hold(there: Market, shop: Shop, number: int, transaction_id: str = "") -> str:
-    """What a producer leaves behind that dies before COMMIT."""
+    """Leave the state of a producer that died before COMMIT."""
     producer = there.async_producer(ledger=None)
     transaction_id = transaction_id or new_id()
     message = Message(topic=PAID, body=b"%d" % number)
@@ -34,7 +34,7 @@ async def hold(there: Market, shop: Shop, number: int, transaction_id: str = "")
 
 
 def commit(shop: Shop, transaction_id: str, number: int) -> None:
-    """What it leaves behind if it dies after COMMIT."""
+    """Leave the state of a producer that died after COMMIT."""
     shop.run(f"INSERT INTO orders VALUES ({number})")
     shop.run(f"INSERT INTO escrowmq_ledger VALUES ('{transaction_id}', '{GROUP}', 'committed', 1)")
 
@@ -89,7 +89,7 @@ async def test_what_is_not_overdue_by_store_time_is_not_fenced(
         await eventually(lambda: there.server.broker.clients.producers(GROUP))
         written = there.server.broker.store.log.end
         there.check_all()
-        # Both the question and the answer are recorded.
+        # The broker records the question and the answer.
         await eventually(lambda: there.server.broker.store.log.end > written)
         await asyncio.to_thread(lambda: None)
         assert there.states() == [State.PREPARED]
@@ -213,9 +213,9 @@ def test_a_deadline_counts_from_when_the_half_was_first_stored() -> None:
     assert deadline_at_ms(half(**{ALLOWED_MS: "70"})) == 5_070
     first = {ALLOWED_MS: "70", TRANSACTION_CHECK_TIMES: "1"}
     assert deadline_at_ms(half(**first)) == 5_070
-    # Apache's broker has stored it anew.
+    # Apache's broker has stored the message again.
     assert deadline_at_ms(half(**{**first, TRANSACTION_CHECK_TIMES: "2"})) == 1_070
-    # Nobody of ours wrote that: it is never overdue.
+    # Our SDK wrote none of these, so the message is never overdue.
     for odd in ({}, {ALLOWED_MS: ""}, {ALLOWED_MS: "-1"}, {ALLOWED_MS: "soon"}):
         assert deadline_at_ms(half(**odd)) == NEVER_MS > time.time() * 1_000
 
@@ -234,7 +234,7 @@ async def test_a_ledger_that_cannot_be_read_is_told_to_the_broker(
 
 
 async def answers_about(there: Market, transaction_id: str) -> list[str]:
-    """What producers answered, once they have."""
+    """Wait for the producers' answers, and return them."""
     peer = await Peer.to(there.server.broker_address)
     asked = TransactionHeader(transaction_id=transaction_id)
 
@@ -243,6 +243,6 @@ async def answers_about(there: Market, transaction_id: str) -> list[str]:
         return [one.detail for one in line if one.event == "answered"]
 
     async with asyncio.timeout(10):
-        while not (found := await answers()):  # noqa: ASYNC110 - nobody sets an event for a test
+        while not (found := await answers()):  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.005)
     return found

@@ -1,4 +1,4 @@
-"""What a block refuses at once, and what it takes: savepoints, autocommit, other databases."""
+"""What a block refuses at once, and what it accepts: savepoints, autocommit, other databases."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_savepoints_inside_the_block_are_fine_but_not_for_messages(
             raise KeyError
         transaction.insert_row(NOW_MS)
         transaction.commit()
-    # Python's sqlite3 begins no transaction for a savepoint; that is for its users to know.
+    # Python's sqlite3 begins no transaction for a savepoint, which its users must know.
     assert shop.orders() == {1, 2}
     assert list(shop.outcomes().values()) == ["committed"]
 
@@ -288,7 +288,7 @@ def test_a_block_that_lasted_too_long_may_not_write_its_row(
         transaction.begin(NOW_MS)
         hand.place(1)
         if not wall_ms:
-            # The other clock: it ran on while somebody set the wall clock back.
+            # The monotonic clock went on while the wall clock was set back.
             block: Any = transaction._block  # type: ignore[attr-defined]
             later_s = block._monotonic_s() + 61.0
             monkeypatch.setattr(block, "_monotonic_s", lambda: later_s)

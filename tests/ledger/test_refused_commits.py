@@ -1,4 +1,4 @@
-"""A COMMIT that the database refuses for certain: rolled back, and the driver's own error."""
+"""A COMMIT that the database certainly refuses: rolled back, with the driver's own error."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ every_async_hand = pytest.mark.parametrize("opened", ASYNC_HANDS.values(), ids=A
 
 @contextmanager
 def refusing(shop: Shop, state: str) -> Iterator[None]:
-    """Orders are refused by COMMIT, with an SQLSTATE of our choice."""
+    """Make COMMIT refuse orders with the given SQLSTATE."""
     shop.run(
         "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$"
         f" BEGIN RAISE EXCEPTION 'no' USING ERRCODE = '{state}'; END $$"
@@ -75,7 +75,7 @@ async def test_a_refused_commit_raises_the_drivers_error_and_can_be_tried_again(
                     tx.send(PAID, b"1")
                 assert tx.state is TransactionState.ROLLED_BACK
                 assert deferring.orders() == set()
-                # As a loop around the block does it, on the same connection.
+                # A retry loop around the block does this, on the same connection.
                 with producer.transaction(hand.db) as tx:
                     hand.place(2)
                     tx.send(PAID, b"2")
@@ -169,7 +169,7 @@ def test_which_answers_to_commit_are_certain(postgres_shop: Shop, opened: Any, s
         transaction = begin(postgres_shop, hand.db, new_id())
         hand.place(1)
         transaction.insert_row(NOW_MS)
-        with pytest.raises(Exception) as caught:  # noqa: PT011 -- which one is told below
+        with pytest.raises(Exception) as caught:  # noqa: PT011 -- checked below
             transaction.commit()
     raised: Any = caught.value
     if state in CERTAIN:
@@ -224,7 +224,7 @@ async def test_which_awaited_answers_to_commit_are_certain(
 
 
 class Counting(psycopg.Connection[Any]):
-    """Has a commit() of the user's own."""
+    """A connection class with its own commit()."""
 
     commits = 0
 
@@ -243,13 +243,13 @@ def test_a_commit_of_the_users_own_class_is_called_and_its_answer_told(postgres_
             with pytest.raises(error):
                 transaction.commit()
         begin(postgres_shop, db, new_id()).rollback()
-        # An aborted transaction is not brought to it.
+        # An aborted transaction does not reach commit().
         assert db.commits == 1
     assert postgres_shop.outcomes() == {}
 
 
 class Stuck(sqlite3.Connection):
-    """Cannot roll back."""
+    """A connection that cannot roll back."""
 
     def rollback(self) -> None:
         message = "not now"
@@ -294,7 +294,7 @@ def test_a_write_skew_that_commit_finds_is_a_serialization_failure(
 
 
 def test_an_error_of_a_listener_after_commit_is_no_answer_to_commit(postgres_shop: Shop) -> None:
-    """It looks like a constraint's, and the transaction is committed."""
+    """The error looks like a constraint's, but the transaction is committed."""
     key = new_id()
     postgres_shop.run("INSERT INTO orders VALUES (7)")
     with session_hand(postgres_shop) as hand:

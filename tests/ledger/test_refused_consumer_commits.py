@@ -1,4 +1,4 @@
-"""A COMMIT of a consumer's block that the database refuses: the message comes again."""
+"""The database refuses the COMMIT of a consumer's block, and the message is redelivered."""
 
 from __future__ import annotations
 

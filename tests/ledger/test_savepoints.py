@@ -1,4 +1,4 @@
-"""A message belongs to the savepoint that it was sent in, however the savepoint was made."""
+"""A message belongs to the savepoint in which it was sent, however the savepoint was made."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def by_hand(hand: Hand) -> Iterator[None]:
 
 @contextmanager
 def by_library(hand: Hand) -> Iterator[None]:
-    """SQLAlchemy's begin_nested(), or psycopg's transaction()."""
+    """Use SQLAlchemy's begin_nested(), or psycopg's transaction()."""
     begin: Any = getattr(hand.db, "begin_nested", None) or hand.db.transaction
     with begin():
         yield
 
 
-#: Every hand with every way it has to make a savepoint; sqlite3 has none of its own.
+#: Every hand with each of its ways to make a savepoint; sqlite3 has no call of its own.
 WAYS = [
     pytest.param(kind, hand, way, id=f"{kind}-{hand}-{way.__name__}")
     for kind in ("file_shop", "postgres_shop")
@@ -86,7 +86,7 @@ async def test_messages_are_rolled_back_with_their_savepoint_and_kept_with_its_r
                             raise KeyError
                         pay(tx, 6)
                     pay(tx, 7)
-                # The next block on this connection begins with no marks.
+                # The next block on this connection begins without marks.
                 with producer.transaction(hand.db) as tx:
                     with suppress(KeyError), savepoint(hand):
                         pay(tx, 8)

@@ -1,4 +1,4 @@
-"""Settling by hand goes through ledger and fence; what is forced is on record."""
+"""Settling by hand goes through ledger and fence, and a forced decision is recorded."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_decision_as_the_ledgers_is_made(calls: OwnCalls, shop: Shop) -> None:
     commit_row(shop, key)
     answer = by_hand(calls, shop, key, COMMIT)
     assert (answer.decided, answer.decided_by) == ("committed", "ada by hand: asked the customer")
-    # The first decision stands, and is told again.
+    # The first decision stands, and a repeated request gets the same answer.
     assert by_hand(calls, shop, key, COMMIT).is_repeated
     with refused("already_committed"):
         by_hand(calls, shop, key, ROLLBACK)
@@ -89,7 +89,7 @@ def test_a_decision_against_the_ledger_is_refused_unless_it_is_forced(
     answer = by_hand(calls, shop, key, ROLLBACK, force=True)
     assert answer.decided == "rolled_back"
     assert answer.decided_by.endswith("(forced; the ledger said committed)")
-    # It is evidence.
+    # The row stays as evidence.
     assert shop.outcomes() == {key: "committed"}
 
 

@@ -1,4 +1,4 @@
-"""A session over several engines commits them one by one: a block takes part in one connection."""
+"""A session commits several engines one by one, but a block takes part in only one connection."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Base(DeclarativeBase):
 
 
 class Stock(Base):
-    """Lives in another database than the orders."""
+    """A table in another database than the orders."""
 
     __tablename__ = "stock"
 
@@ -63,7 +63,7 @@ async def test_a_second_engine_is_refused_when_it_joins_the_block(
                         tx.send(PAID, b"1")
                         session.execute(sqlalchemy.insert(Stock).values(number=1))
                     session.rollback()
-                    # Without the other engine, the session is as good as any.
+                    # Without the other engine, the session is usable.
                     with producer.transaction(session) as tx:
                         session.add(Order(number=2))
                         tx.send(PAID, b"2")

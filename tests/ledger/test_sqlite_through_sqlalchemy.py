@@ -35,7 +35,7 @@ async def test_a_savepoint_before_the_first_write_does_not_commit(
                     tx.send(PAID, b"1")
                     raise KeyError
                 with suppress(KeyError), producer.transaction(hand.db) as tx:
-                    # By hand, SQLAlchemy does not see it.
+                    # SQLAlchemy does not see a savepoint by hand.
                     hand.execute("SAVEPOINT mine")
                     hand.place(2)
                     hand.execute("RELEASE SAVEPOINT mine")
@@ -114,7 +114,7 @@ def test_an_async_engine_that_shares_one_connection_is_refused(file_shop: Shop) 
 
 
 class OneForAll(sqlalchemy.Pool):
-    """A pool of the user's own that hands one connection to everybody."""
+    """A user's pool that gives all callers one connection."""
 
     _one: Any = None
 

@@ -1,4 +1,4 @@
-"""A standby lags behind its primary: what it does not have yet may be there."""
+"""A standby lags behind its primary: a row that it lacks may exist on the primary."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def standby_url(postgres: Any, postgres_url: str) -> Iterator[str]:
             bin_path=server.bin_path,
             user=server.system_user,
         )
-        # The primary's socket lies in its folder, and the note about it came along.
+        # The copied folder contains files of the primary's socket.
         for path in Path(folder).glob(".s.PGSQL*"):
             path.unlink()
         server.start()

@@ -1,4 +1,4 @@
-"""The tables and the ledger's UUID, which is made with them."""
+"""The tables of a ledger, and its UUID, which is created with them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.ledger.shops import NOW_MS, Shop, overdue, refused
 
 @pytest.fixture
 def bare(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shop]:
-    """A database with nothing in it."""
+    """Yield an empty database."""
     if request.param == "sqlite":
         shop = Shop(kind="sqlite", url=f"sqlite:///{tmp_path / 'bare.db'}")
     else:
@@ -61,7 +61,7 @@ def test_a_table_that_was_lost_and_made_again_is_another_ledger(bare: Shop) -> N
     uuid = ledger_table.create(bare.url)
     bare.run("DROP TABLE escrowmq_ledger")
     assert ledger_table.create(bare.url) != uuid
-    # What was held under the old one waits for a person: it is neither committed nor fenced off.
+    # Transactions under the old UUID wait for an operator: they are neither committed nor fenced.
     found = SqlLedger(bare.url).settle([overdue("a")], ledger_uuid=uuid, now_ms=NOW_MS)
     assert found["a"].outcome == "unknown"
 

@@ -1,4 +1,4 @@
-"""The with block: order and messages go together, whoever commits."""
+"""The with block keeps order and messages together, no matter who commits."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def test_an_error_in_the_block_takes_both_back(shop: Shop, tmp_path: Path)
 
         await in_thread(sell)
         assert shop.orders() == there.paid() == set()
-        # It had not left yet.
+        # The half message had not been sent yet.
         assert there.states() == []
 
 
@@ -76,7 +76,7 @@ async def test_without_a_message_the_database_just_commits(shop: Shop, tmp_path:
                 with producer.transaction(session):
                     session.add(Order(number=2))
                 session.add(Order(number=3))
-            # Nobody was needed for that.
+            # That needed no broker, so the producer has not started.
             assert "started" not in repr(producer)
 
         await in_thread(sell)
@@ -113,7 +113,7 @@ async def test_a_body_may_be_filled_in_until_the_end(shop: Shop, tmp_path: Path)
             with producer.transaction(there.session()) as tx:
                 first, second = Order(number=17), Order(number=18)
                 tx.db.add_all([first, second])
-                # Such an id can be made by the database, when the session is flushed.
+                # The database may assign such an id when the session is flushed.
                 tx.send(PAID, lambda: id_of(first))
                 message = tx.send(PAID)
                 message.body = str(second.number)

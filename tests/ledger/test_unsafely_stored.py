@@ -47,7 +47,7 @@ async def test_a_half_message_that_is_not_safe_rolls_the_async_block_back(
         with pytest.raises(Unavailable, match="half_not_safe"):
             async with there.async_producer().transaction(AsyncSession(engine)) as tx:
                 pay(tx, 1)
-        # The caller's own commit meets it in its hook.
+        # The caller's own commit raises the error in its hook.
         with pytest.raises(Unavailable, match="half_not_safe"):
             async with (
                 AsyncSession(engine) as session,

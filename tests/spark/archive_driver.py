@@ -1,8 +1,8 @@
-"""A driver of its own: archives what is there, and kills itself on the way.
+"""A driver in its own process: archives everything, and kills itself on the way.
 
     python -m tests.spark.archive_driver FOLDER BROKER STEP
 
-It is the leader of a process group, in which its Java is too: that is what is killed.
+It leads a process group that includes its JVM, and kills that group.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from escrowmq.pipeline.lake.delta import Lake
 from escrowmq.pipeline.lake.tables import MESSAGES, LakeTable
 from escrowmq.pipeline.spark.session import spark_session
 
-#: After the files are written and before they are committed; after that and before Spark knows.
+#: After the files are written, before they are committed; or after the commit, before Spark knows.
 STEPS = ("written", "committed")
 
 
@@ -35,10 +35,10 @@ def writes_and_dies(*arguments: Any) -> Any:  # noqa: ANN401 -- passed on
 
 
 def arrange(step: str) -> None:
-    """Have this process die at the step."""
+    """Make this process die at the step."""
     assert step in STEPS
     if step == "written":
-        setattr(archive_messages, "written_by", writes_and_dies)  # noqa: B010 -- a fault, no assignment
+        setattr(archive_messages, "written_by", writes_and_dies)  # noqa: B010 -- a planted fault
         return
     commit = Lake.commit
 

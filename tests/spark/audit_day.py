@@ -1,4 +1,4 @@
-"""A broker's day with everything in it that an audit must understand."""
+"""A broker's day with every kind of event that an audit must understand."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from escrowmq.protocol.properties import format_properties
 
 @dataclass
 class Day:
-    """Does things at a broker, and remembers where they went."""
+    """Sends requests to a broker, and remembers the half offsets."""
 
     address: str
     topic: str = "orders"
-    #: By name: the first half offset of each transaction.
+    #: Transaction name -> its first half offset.
     heads: dict[str, int] = field(default_factory=dict)
     _numbers: dict[str, int] = field(default_factory=dict)
     _batches: int = 0
@@ -39,7 +39,7 @@ class Day:
         delay_s: int = 0,
         **more: str,
     ) -> SentRow:
-        """A message; ``more`` are properties, such as TAGS."""
+        """Make a message; ``more`` are properties, such as TAGS."""
         properties = {"KEYS": key, **more} if key else {**more}
         if delay_s:
             properties["TIMER_DELAY_SEC"] = str(delay_s)
@@ -62,7 +62,7 @@ class Day:
         group: str = "pay",
         is_bulk: bool = False,
     ) -> int:
-        """The next request of this transaction; its first half offset."""
+        """Send the next request of this transaction; return its first half offset."""
         number = self._numbers.get(name, 0)
         self._numbers[name] = number + 1
         header = HoldHeader(
@@ -117,7 +117,7 @@ class Day:
             calls.call(OwnCode.RESUME, header)
 
     def write_batch(self, app: str, *attempts: tuple[str, int]) -> None:
-        """A Spark sink's next batch: each attempt in requests of three messages."""
+        """Write a Spark sink's next batch: each attempt in requests of three messages."""
         claims = []
         self._batches += 1
         for name, messages in attempts:
@@ -137,19 +137,19 @@ class Day:
         assert answer.header.outcome == "decided"
 
     def send(self, *bodies: bytes) -> None:
-        """Ordinary messages."""
+        """Send ordinary messages."""
         with OwnCalls(self.address) as calls:
             calls.call(OwnCode.SEND_MANY, None, [self.sent(body) for body in bodies])
 
 
 def live(day: Day, prefix: str = "") -> None:
-    """Transactions of every sort."""
+    """Make transactions of every kind."""
     names = [f"{prefix}{number}" for number in range(12)]
     for name in names:
         day.hold(name)
     day.commit(*names[:7])
     day.roll_back(*names[7:10])
-    # Of several messages and several requests, between others'.
+    # Several messages in several requests, interleaved with others.
     for name in ("many", "other", "open"):
         day.hold(prefix + name, [day.sent(queue_id=at % 3) for at in range(5)])
         day.send(b"ordinary")

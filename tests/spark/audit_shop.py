@@ -33,51 +33,51 @@ ARCHIVE_TRIES_MAX = 5
 
 
 class Shop:
-    """Sells, and lies if it is told to."""
+    """A shop that can also plant wrong data."""
 
     def __init__(self, spark: SparkSession, broker: InProcessBroker, folder: Path) -> None:
         self.broker = broker
         self.day = Day(broker.broker_address)
-        #: Orders have a topic of their own.
+        #: Orders have their own topic.
         self.orders = Day(broker.broker_address, topic=PAID)
         self.lake = Lake(folder / "lake")
-        # One after the other, and none that no audit looks at.
+        # One stream at a time, and only the streams that audits read.
         self._sides = [
             Lakeside(spark, broker, folder, [kind]) for kind in (MessageStream, EventStream)
         ]
         self.url = f"sqlite:///{folder / 'shop.db'}"
         self._file = folder / "shop.db"
         self.ledger = SqlLedger(self.url).create()
-        # Who reads does not wait for who writes.
+        # In this mode, readers do not wait for writers.
         self.sql("PRAGMA journal_mode = WAL")
         self.sql("CREATE TABLE orders (id TEXT, paid INTEGER)")
 
     def archive(self) -> None:
-        """Take what is there into the lake; a run that fails is tried again, as by the service."""
+        """Archive everything into the lake; retry a failed run, as the service does."""
         for side in self._sides:
             for left in reversed(range(ARCHIVE_TRIES_MAX)):
                 try:
                     side.archive()
                     break
                 except Unavailable:
-                    # On a busy machine Spark does not wait long for a worker to start.
+                    # On a busy machine, Spark may stop waiting for a worker to start.
                     if not left:
                         raise
 
     def sql(self, text: str, *values: object) -> None:
-        """Do something in the shop's database."""
+        """Run a statement in the shop's database."""
         with closing(sqlite3.connect(self._file)) as link, link:
             link.execute(text, values)
 
     def row(self, name: str, outcome: str = "committed") -> None:
-        """Write a ledger's row."""
+        """Write a ledger row."""
         columns = "(transaction_id, producer_group, outcome, written_at_ms)"
         now_ms = self.broker.clock.now_ms()
         text = f"INSERT INTO escrowmq_ledger {columns} VALUES (?, 'pay', ?, ?)"
         self.sql(text, name, outcome, now_ms)
 
     def book(self, name: str, *, decided: str = "commit", row: str = "committed") -> None:
-        """A transaction with a ledger; what is empty is left out."""
+        """Make a transaction with a ledger; an empty argument skips its step."""
         self.day.hold(name, ledger=self.ledger)
         if row:
             self.row(name, row)
@@ -85,7 +85,7 @@ class Shop:
             self.day.decide(decided, name)
 
     def sell(self, name: str, *, rows: int = 1, messages: int = 1, decided: bool = True) -> None:
-        """An order: its row and its message, each under the order's name."""
+        """Make an order: its rows and its messages, each under the order's name."""
         for _ in range(rows):
             self.sql("INSERT INTO orders VALUES (?, 1)", name)
         for number in range(messages):
@@ -95,7 +95,7 @@ class Shop:
                 self.orders.commit(transaction)
 
     def read_up_to(self, group: str, offset: int, topic: str = PAID) -> None:
-        """A consumer group says how far it is."""
+        """Commit a consumer group's offset."""
         header = UpdateOffsetHeader(
             consumer_group=group, topic=topic, queue_id=0, commit_offset=offset
         )
@@ -105,13 +105,13 @@ class Shop:
             calls.ask(RequestCode.UPDATE_CONSUMER_OFFSET, header)
 
     def plant_offset(self, group: str, offset: int, topic: str = PAID) -> None:
-        """Have the broker believe that a group is beyond its queue: it takes no such commit."""
+        """Set a group's offset beyond its queue directly: the broker refuses such a commit."""
         self.read_up_to(group, 0, topic)
         server: Any = self.broker._running
         server.broker.meta.set_offset(group, topic, 0, offset)
 
     def request(self, **more: Any) -> AuditRequest:  # noqa: ANN401 -- fields are of all types
-        """An audit of all of it."""
+        """Return the request for an audit of everything."""
         told: dict[str, Any] = {
             "brokers": (self.broker.broker_address,),
             "topics": (PAID,),
@@ -124,6 +124,6 @@ class Shop:
 
 @contextmanager
 def opened_shop(spark: SparkSession, folder: Path, **settings: Any) -> Iterator[Shop]:  # noqa: ANN401 -- of InProcessBroker
-    """A shop with a broker of its own."""
+    """Yield a shop with its own broker."""
     with InProcessBroker(data=folder / "data", **settings) as broker:
         yield Shop(spark, broker, folder)

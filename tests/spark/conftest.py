@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
-#: Short jobs never earn back what the optimizing compiler costs.
+#: Short jobs do not repay the cost of the optimizing compiler.
 JVM_OPTIONS = ("-XX:TieredStopAtLevel=1",)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Have one process run all tests here, so that Spark starts once."""
+    """Run all tests here in one process, so that Spark starts once."""
     for item in items:
         if item.path.is_relative_to(HERE):
             item.add_marker(pytest.mark.xdist_group("spark"))
@@ -30,17 +30,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """Start Spark once; it takes about ten seconds."""
+    """Start Spark once, which takes about 10 seconds."""
     scratch = tmp_path_factory.mktemp("spark")
-    # A task that failed is tried once more, as it would be on a cluster.
+    # Retry a failed task once, as a cluster would.
     config = PipelineConfig(master="local[2,2]", shuffle_partitions=2)
     with pytest.MonkeyPatch.context() as variables:
-        # The packaged Java, whatever the host has, so that every run is the same.
+        # Use the packaged Java even if the host has one, so that every run is the same.
         variables.delenv("JAVA_HOME", raising=False)
-        # All that the session sets is gone again after it.
+        # Undo everything that the session sets when it ends.
         for name, value in environment(config, scratch / "cache").items():
             variables.setenv(name, value)
-        # Workers import faults from here.
+        # Workers import the faults from this directory.
         variables.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
         session = spark_session(
             config,

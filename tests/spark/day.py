@@ -1,4 +1,4 @@
-"""A broker's day for tests of views: transactions that each end in another way."""
+"""A broker's day for tests of views: transactions with different outcomes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from escrowmq.protocol.own_rows import DecisionRow, SentRow
 
 
 def message(body: bytes = b"body", topic: str = "orders") -> SentRow:
-    """A message for the first queue."""
+    """Make a message for the first queue."""
     return SentRow(
         topic=topic, queue_id=0, body=body, properties="", flag=0, sys_flag=0, born_at_ms=1
     )
@@ -25,7 +25,7 @@ def hold(
     number: int = 0,
     ledger: str = "",
 ) -> int:
-    """Hold half messages of one transaction; its first half offset."""
+    """Hold half messages of one transaction; return its first half offset."""
     header = HoldHeader(
         producer_group="pay", transaction_id=transaction_id, number=number, ledger=ledger
     )
@@ -45,7 +45,7 @@ def decide(calls: OwnCalls, resolution: str, *half_offsets: int) -> None:
 
 
 def live(broker: str, *, named: str = "tx") -> None:
-    """Ten transactions: four are committed, three rolled back, three left undecided."""
+    """Make ten transactions: four committed, three rolled back, three undecided."""
     with OwnCalls(broker) as calls:
         halves = [hold(calls, f"{named}-{number}") for number in range(9)]
         halves.append(hold(calls, f"{named}-9", [message(), message()], ledger="uuid"))

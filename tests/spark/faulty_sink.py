@@ -1,6 +1,6 @@
-"""The sink with a fault in it, named by the option ``fault``; found by Spark's processes as well.
+"""The sink with a fault that the option ``fault`` names; Spark's processes can import it, too.
 
-Nothing of the sink is replaced: a fault happens before, between or after what it does.
+No part of the sink is replaced: a fault happens before, between or after its steps.
 """
 
 from __future__ import annotations
@@ -26,23 +26,22 @@ if TYPE_CHECKING:
 
 FORMAT = "faulty_sink"
 _OURS = ("fault", "victims", "once", "until", "rowsmax", "clockbacks")
-#: A task that hangs does not do so for ever.
+#: A limit for a task that hangs.
 HANGS_S_MAX = 120.0
 
 
 class Faults:
-    """What is to go wrong, and when.
+    """The faults to cause, and when.
 
-    ``fault`` is a step and a deed, as in ``commit.after:raise``, or several with commas between
-    them.  The steps are ``open``,
-    ``write.rows`` (after the first rows were held), ``write.after``, ``commit.before``,
-    ``check.after`` (of the parts at other brokers), ``decide.after``, ``carry.one`` (when the
-    decision has come to one of them), ``commit.after`` and ``abort.before``; the deeds ``raise``,
-    ``hang`` until there is a file ``until``, and ``kill``, which kills the sessions in ``victims``.
-    ``once`` is a file that is made when it happens, and then never again.  An abort may also be
-    left out, as ``abort:skip``: then it is as if the driver were dead.
+    ``fault`` is a step and a deed, as in ``commit.after:raise``, or several of them with commas.
+    The steps are ``open``, ``write.rows`` (after the first rows were held), ``write.after``,
+    ``commit.before``, ``check.after`` (of the parts on other brokers), ``decide.after``,
+    ``carry.one`` (when the decision has reached one of them), ``commit.after`` and
+    ``abort.before``. The deeds are ``raise``, ``hang`` until a file ``until`` exists, and ``kill``,
+    which kills the sessions in ``victims``. ``once`` is a file that the fault creates, and that
+    prevents a second fault. ``abort:skip`` leaves out an abort, as if the driver were dead.
 
-    ``clockBackS`` sets the clock of the driver back by so many seconds while its writer is made.
+    ``clockBackS`` sets the driver's clock back by this many seconds while its writer is made.
     """
 
     def __init__(self, options: dict[str, str]) -> None:
@@ -70,12 +69,12 @@ class Faults:
             raise RuntimeError(f"planted at {step}")
         for victim in self._victims:
             kill_session(victim)
-        # Tasks of a dead driver may still go on.
+        # Tasks of a dead driver may continue.
         raise RuntimeError(f"killed at {step}")
 
     @contextmanager
     def on_its_clock(self) -> Iterator[None]:
-        """With the driver's clock set back."""
+        """Set the driver's clock back in the block."""
         now_s = time.time
         time.time = lambda: now_s() - self._clock_back_s
         try:
@@ -88,9 +87,10 @@ class Faults:
         return self._deeds.get("abort") != "skip"
 
     def between(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """The same rows; the fault comes when the first of them must have been held."""
+        """Yield the same rows, with the fault after the first of them must have been held."""
         for number, batch in enumerate(batches):
-            # Each batch is several requests, and the last but one is held when this is asked for.
+            # Each batch is several requests. When Spark asks for this batch, all but the last are
+            # held.
             if number == 1:
                 self.at("write.rows")
             yield batch
@@ -98,7 +98,7 @@ class Faults:
 
     @contextmanager
     def within_commit(self) -> Iterator[None]:
-        """Between the steps of a commit, each of which is done as it is."""
+        """Cause faults between the steps of a commit, which run unchanged."""
         steps = check, decide, carry_to = (
             sink_deciding.check,
             SinkCalls.decide,
@@ -106,7 +106,7 @@ class Faults:
         )
         turns = count()
 
-        def checked(*given: Any) -> Any:  # noqa: ANN401 - as it comes
+        def checked(*given: Any) -> Any:  # noqa: ANN401 - passed on
             found = check(*given)
             self.at("check.after")
             return found
@@ -130,7 +130,7 @@ class Faults:
 
 def _set_steps(check: Any, decide: Any, carry_to: Any) -> None:  # noqa: ANN401
     sink_deciding.check = check
-    SinkCalls.decide = decide  # type: ignore[method-assign]  # it calls the one that was there
+    SinkCalls.decide = decide  # type: ignore[method-assign]  # it calls the original
     sink_deciding.carry_to = carry_to
 
 

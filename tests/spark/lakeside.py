@@ -1,4 +1,4 @@
-"""A broker, a lake beside it, and the archive between them."""
+"""A broker, a lake, and the archive between them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Lakeside:
-    """Archives a broker into a lake, as often as a test likes."""
+    """Archives a broker into a lake, as often as a test needs."""
 
     def __init__(
         self,
@@ -35,11 +35,11 @@ class Lakeside:
         self._kinds = kinds
 
     def archive(self, **options: Any) -> ArchiveSummary:  # noqa: ANN401 -- options are of all types
-        """Archive what is there now."""
+        """Archive everything that is there now."""
         return self.archiving(**options).once()
 
     def archiving(self, interval_ms: int = 1_000, **options: Any) -> Archive:  # noqa: ANN401 -- as above
-        """What archives, again and again."""
+        """Return an archive that can run repeatedly."""
         return Archive(
             self._spark,
             [self.broker.broker_address],
@@ -51,14 +51,14 @@ class Lakeside:
         )
 
     def send(self, *bodies: bytes, topic: str = "orders", queue_id: int = 0) -> None:
-        """Store messages."""
+        """Send ordinary messages."""
         send(self.broker, *(row(body, topic=topic, queue_id=queue_id) for body in bodies))
 
     def rows(self, table: LakeTable, *columns: str) -> list[tuple[Any, ...]]:
-        """What is in a table, sorted.  Without Spark, which needs longer."""
+        """Return the sorted rows of a table, without Spark, which is slower."""
         found = self.lake.open(table).to_pyarrow_table(columns=list(columns)).to_pylist()
         return sorted(tuple(one[name] for name in columns) for one in found)
 
     def bodies(self) -> list[bytes]:
-        """The bodies of all messages, sorted."""
+        """Return the bodies of all messages, sorted."""
         return [body for (body,) in self.rows(MESSAGES, "body")]

@@ -1,4 +1,4 @@
-"""The source and the sink as Spark 4.0 and 4.1 see them, on whichever Spark runs the tests.
+"""The source and the sink as Spark 4.0 and 4.1 see them, on any version that runs the tests.
 
 Newer versions of Spark still accept both: a ``latestOffset()`` without arguments and a stream
 writer for rows.
@@ -23,7 +23,7 @@ FORMAT = "old_api"
 
 
 class RowStreamWriter(StreamWriting, DataSourceStreamWriter):
-    """Spark passes it rows."""
+    """A stream writer that gets rows from Spark."""
 
 
 class OldApi(DataSource):

@@ -1,6 +1,6 @@
-"""Corruptions planted in the files of a broker that is stopped: whole by every checksum, and wrong.
+"""Corruptions planted in the files of a stopped broker: all checksums are right, the data is wrong.
 
-What checksums find, the broker finds itself.  These are the lies that only an audit can tell.
+The broker itself finds wrong checksums. Only an audit can find these.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CHANGE_BYTES = 4
 
 
 class StoppedStore:
-    """The store in a data directory that nobody serves."""
+    """The store in a data directory that no broker serves."""
 
     def __init__(self, data: Path) -> None:
         self.root = data / "store"
@@ -31,7 +31,7 @@ class StoppedStore:
         self.chunk_rows = read(self.disk).chunk_rows
 
     def state_row(self, half_offset: int) -> Rows:
-        """A row of the state table."""
+        """Return a row of the state table."""
         _, rows, at = self._chunk(half_offset)
         row: Rows = rows[at]
         return row
@@ -52,7 +52,7 @@ class StoppedStore:
         return path, np.frombuffer(path.read_bytes(), STATE_ROW).copy(), half_offset - base
 
     def change_queue(self, topic: str, queue_id: int, change: Callable[[Rows], None]) -> None:
-        """Change entries of a queue, in their file."""
+        """Change entries of a queue in their file."""
         saved = checkpoint.load(self.disk, checkpoint.PATH)
         assert saved is not None
         number = next(
@@ -64,7 +64,7 @@ class StoppedStore:
         path.write_bytes(sealed(rows))
 
     def change_frame(self, log_offset: int, change: Callable[[Record], Record]) -> None:
-        """Change the records of a frame, which must stay as long as they are."""
+        """Change the records of a frame, which must keep their length."""
         path, at = self._segment(log_offset)
         data = bytearray(path.read_bytes())
         frame = read_frame(data, at, log_offset, self.seed)
@@ -78,7 +78,7 @@ class StoppedStore:
         path.write_bytes(data)
 
     def damage_frame(self, log_offset: int) -> None:
-        """Flip a bit of a frame's records: nobody can read them any more."""
+        """Flip a bit of a frame's records, which makes them unreadable."""
         path, at = self._segment(log_offset)
         data = bytearray(path.read_bytes())
         frame = read_frame(data, at, log_offset, self.seed)

@@ -1,7 +1,7 @@
 """Processes by their session, from /proc.
 
-Whoever starts a process in a session of its own can end it with all that came of it: Spark's Python
-workers leave their process group, and nobody leaves a session by accident.
+A process that is started in its own session can be ended with all its descendants: Spark's Python
+workers leave their process group, but no process leaves a session by accident.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _LOCAL, _INODE = 1, 9
 
 
 def processes_of(session: int) -> list[int]:
-    """Those that run in this session."""
+    """Return the processes that run in this session."""
     return [pid for pid, fields in _processes() if int(fields[_SESSION]) == session]
 
 
 def kill_session(session: int) -> None:
-    """End all of its processes at once; if we are one of them, we are the last."""
+    """Kill all processes of a session; if this process is one of them, it dies last."""
     ours = os.getpid()
     while others := [pid for pid in processes_of(session) if pid != ours]:
         for pid in others:
@@ -33,17 +33,17 @@ def kill_session(session: int) -> None:
 
 
 def holds_port(session: int, port: int) -> bool:
-    """Whether one of its processes has this end of a connection."""
+    """Return whether a process of the session holds this end of a connection."""
     connections = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     ends = {f"socket:[{one[_INODE]}]" for one in connections if one[_LOCAL][-4:] == f"{port:04X}"}
     return any(not ends.isdisjoint(_descriptors(pid)) for pid in processes_of(session))
 
 
 def _processes() -> Iterator[tuple[int, list[str]]]:
-    """Each process that has not ended, with what the kernel says after its name."""
+    """Yield each process that has not ended, with the kernel's fields after its name."""
     for place in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            # The name is in brackets and may hold blanks.
+            # The name is in parentheses and may contain spaces.
             fields = (place / "stat").read_text().rpartition(")")[2].split()
             if fields[_STATE] not in "ZX":
                 yield int(place.name), fields

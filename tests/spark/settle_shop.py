@@ -1,4 +1,4 @@
-"""A broker, a database with a ledger, and a pipeline that settles: for tests of rounds."""
+"""A broker, a database with a ledger, and settle rounds for tests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 GROUP = "orders"
 TOPIC = "order-paid"
 ALLOWED_MS = 60_000
-#: After that, a first check is due and every deadline is past.
+#: After this time, a first check is due and every deadline is past.
 LATE_S = 61
 
 
@@ -66,7 +66,7 @@ def hold(
     group: str = GROUP,
     allowed_ms: int = ALLOWED_MS,
 ) -> None:
-    """Transactions of one message each, whose body is their id."""
+    """Hold transactions of one message each; the body is the transaction's id."""
     rows = [
         SentInRow(
             transaction_id=one,
@@ -87,24 +87,24 @@ def hold(
 
 
 def transactions(broker: InProcessBroker) -> dict[str, TransactionRow]:
-    """What the broker knows of each, by id."""
+    """Return the broker's row of each transaction, by id."""
     wanted = ListTransactionsHeader(states="prepared,committed,rolled_back,parked", with_ids=True)
     with OwnCalls(broker.broker_address) as calls:
         return {row.transaction_id: row for row in calls.rows(OwnCode.LIST_TRANSACTIONS, wanted)}
 
 
 def states(broker: InProcessBroker) -> dict[str, int]:
-    """The code of each one's state, by id: 0 prepared, 1 committed, 2 rolled back, 3 parked."""
+    """Return the state code by id: 0 prepared, 1 committed, 2 rolled back, 3 parked."""
     return {one: row.state for one, row in transactions(broker).items()}
 
 
 def visible(broker: InProcessBroker) -> list[str]:
-    """What consumers see, in order."""
+    """Return the bodies that consumers see, sorted."""
     return sorted(message.body.decode() for message in broker.messages(TOPIC))
 
 
 def ledgers(*databases: Database | str) -> Ledgers:
-    """The config names these."""
+    """Return a config with these ledgers."""
     urls = [one if isinstance(one, str) else one.url for one in databases]
     return Ledgers({f"shop{number}": LedgerConfig(url=url) for number, url in enumerate(urls)})
 
@@ -112,5 +112,5 @@ def ledgers(*databases: Database | str) -> Ledgers:
 def settle(
     spark: SparkSession, broker: InProcessBroker, *databases: Database | str, asks_max: int = 100
 ) -> RoundSummary:
-    """One round over one broker."""
+    """Run one round over one broker."""
     return settle_round(spark, [broker.broker_address], ledgers(*databases), asks_max=asks_max)

@@ -1,4 +1,4 @@
-"""A round of settle, for tests that leave something behind."""
+"""A settle round for tests that leave attempts behind."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def rolled_back(spark: SparkSession, broker_address: str) -> int:
-    """Run a round; how many transactions it rolled back.  It must do nothing else."""
+    """Run a round that only rolls back; return how many transactions it rolled back."""
     done = settle_round(spark, [broker_address], Ledgers({}))
     assert (done.committed, done.asked, done.parked, done.refused, done.away) == (0, 0, 0, 0, ())
     return done.rolled_back

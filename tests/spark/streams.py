@@ -1,4 +1,4 @@
-"""Streaming queries for tests: a folder of files in, the sink out, one file per batch."""
+"""Streaming queries for tests: from a folder of files into the sink, one file per batch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TOPIC = "orders"
 
 
 class Stream:
-    """A query that reads what is there and stops, as often as it is run."""
+    """A query that reads everything available and stops, each time it is run."""
 
     def __init__(self, spark: SparkSession, folder: Path, broker_address: str) -> None:
         self._spark = spark
@@ -23,19 +23,19 @@ class Stream:
         self._files.mkdir(parents=True, exist_ok=True)
         self.checkpoint = folder / "checkpoint"
         self.broker_address = broker_address
-        #: Of what is read, which is a column ``value``.
+        #: The columns to write; the input has one column ``value``.
         self.columns: tuple[str, ...] = ("value",)
 
     def add(self, *bodies: object) -> None:
-        """One more batch."""
+        """Add one more batch."""
         number = len(list(self._files.iterdir()))
-        # By name and at once: a file that is being written must not be seen.
+        # Rename a complete file, so that Spark never sees a partial one.
         draft = self._files.parent / "draft"
         draft.write_text("".join(f"{body}\n" for body in bodies), encoding="utf-8")
         draft.rename(self._files / f"{number:06}.txt")
 
     def start(self, app_id: str = "app", **options: str) -> StreamingQuery:
-        """Begin to write all batches that are there."""
+        """Start to write all available batches."""
         if "fault" in options:
             self._spark.dataSource.register(FaultySink)
         lines = self._spark.readStream.format("text").option("maxFilesPerTrigger", 1)
@@ -49,7 +49,7 @@ class Stream:
         return writer.trigger(availableNow=True).start()
 
     def run(self, app_id: str = "app", **options: str) -> None:
-        """Write all batches that are there; what goes wrong is raised."""
+        """Write all available batches; raise the query's error."""
         query = self.start(app_id, **options)
         try:
             query.awaitTermination()

@@ -1,4 +1,4 @@
-"""Topics in the lake: each message once, whatever happened on the way."""
+"""Topics in the lake: each message once, whatever failed on the way."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def side(spark: SparkSession, tmp_path: Path) -> Iterator[Lakeside]:
-    """An empty broker and an empty lake."""
+    """Yield an empty broker and an empty lake."""
     with InProcessBroker(queue_count=2) as broker:
         broker.create_topic("orders", queues=2)
         yield Lakeside(spark, broker, tmp_path, [MessageStream])
 
 
 def send_poison(side: Lakeside, body: bytes = b"not compressed at all") -> None:
-    """A message that says that its body is compressed, and it is not."""
+    """Send a message that is flagged as compressed but is not."""
     poison = row(body)
     fields = {name: getattr(poison, name) for name in poison.__struct_fields__}
     with OwnCalls(side.broker.broker_address) as calls:
@@ -48,7 +48,7 @@ def test_committed_messages_are_archived_once_across_restarts(side: Lakeside) ->
     assert "messages" not in side.archive().rows
     side.broker.restart()
     decide(side.broker, undecided)
-    # A topic that comes later is archived, too.
+    # A topic that is created later is archived, too.
     side.send(b"c", topic="invoices")
     assert side.archive().rows["messages"] == 2
     assert side.bodies() == [b"a", b"b", b"c", b"d"]
@@ -83,11 +83,11 @@ def test_a_poison_message_goes_to_quarantine_and_stops_nothing(side: Lakeside) -
 
 
 class Fault(Exception):
-    """Stands for a kill: nothing after it runs."""
+    """Stands for a kill: nothing runs after it."""
 
 
 def faulty_commit(table: LakeTable, *, is_done: bool) -> Callable[..., bool]:
-    """A commit to this table that dies before it is done, or after."""
+    """Return a commit that dies at this table, before or after its work."""
     commit = Lake.commit
 
     def dying(lake: Lake, given: LakeTable, *rest: Any) -> bool:  # noqa: ANN401 -- passed on
@@ -95,7 +95,7 @@ def faulty_commit(table: LakeTable, *, is_done: bool) -> Callable[..., bool]:
             return commit(lake, given, *rest)
         if not is_done:
             raise Fault
-        # The claim before the first batch is no commit of files.
+        # The claim before the first batch commits no files.
         files, entitled = rest
         done = commit(lake, given, files, entitled)
         if files:
@@ -106,7 +106,7 @@ def faulty_commit(table: LakeTable, *, is_done: bool) -> Callable[..., bool]:
 
 
 def faulty_writing(*arguments: Any) -> Any:  # noqa: ANN401 -- passed on
-    """Writes the files, and dies."""
+    """Write the files, and die."""
     written_by(*arguments)
     raise Fault
 
@@ -142,7 +142,7 @@ def test_a_deleted_checkpoint_makes_nothing_twice_and_leaves_nothing_out(
     send_poison(side, b"first")
     side.send(b"c", topic="invoices", queue_id=1)
     side.archive()
-    # The worst moment: the quarantine has a batch that the messages do not have.
+    # The worst moment: the quarantine has a batch that the messages table lacks.
     send_poison(side, b"second")
     side.send(b"d")
     with monkeypatch.context() as dying:
@@ -181,7 +181,7 @@ def test_many_messages_come_in_batches_of_a_bounded_size(side: Lakeside) -> None
     side.send(*(b"%03d" % number for number in range(25)))
     assert side.archive(rows_per_batch_max=10).rows["messages"] == 25
     assert side.bodies() == [b"%03d" % number for number in range(25)]
-    # The making of the table, the claim, the first marks, and three batches.
+    # The creation of the table, the claim, the first marks, and three batches.
     assert side.lake.open(MESSAGES).version() == 5
 
 
@@ -211,13 +211,13 @@ def test_a_service_archives_again_and_again_and_rests_between(side: Lakeside) ->
         for number in range(3):
             side.send(b"%d" % number)
             summary = archive.run()
-            # All that was there when the run began.
+            # Everything that was there when the run began.
             assert summary.is_complete
             assert side.bodies() == [b"%d" % one for one in range(number + 1)]
         archive.rest()
         side.send(b"3")
         assert archive.run().rows == {"messages": 1}
-        # With nothing new there is nothing to wait for.
+        # Without new messages, the run does not wait.
         assert archive.run().rows == {}
     finally:
         archive.rest()

@@ -1,4 +1,4 @@
-"""Messages and life lines are in the lake once, whoever is killed or restarted, and when."""
+"""Messages and life lines are in the lake once, whatever is killed or restarted, at any time."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ DRIVER_S_MAX = 300.0
 
 @pytest.fixture
 def side(spark: SparkSession, tmp_path: Path) -> Iterator[Lakeside]:
-    """An empty broker and an empty lake."""
+    """Yield an empty broker and an empty lake."""
     with InProcessBroker(queue_count=2) as broker:
         broker.create_topic("orders", queues=2)
         yield Lakeside(spark, broker, tmp_path)
 
 
 def add(side: Lakeside, number: int) -> None:
-    """A message and a transaction more."""
+    """Add a message and a transaction."""
     side.send(b"%d sent" % number)
     decide(side.broker, hold(side.broker, f"t-{number}", row(b"%d held" % number, queue_id=1)))
 
 
 def expect(side: Lakeside, count: int) -> None:
-    """So many of both are in the lake, each once, with all that the broker tells of them."""
+    """Assert that the lake has this many of both, each once, with all their events."""
     bodies = [b"%d %s" % (one, how) for one in range(count) for how in (b"held", b"sent")]
     assert side.bodies() == bodies
     with OwnCalls(side.broker.broker_address) as calls:
@@ -66,7 +66,7 @@ def test_a_driver_killed_at_each_step_and_a_broker_restarted_then(
             "driver",
             [sys.executable, "-m", "tests.spark.archive_driver", *arguments],
             log=tmp_path / f"{step}.log",
-            # The packaged Java, whatever the host has.
+            # Use the packaged Java, even if the host has one.
             environment={"PYTHONPATH": str(ROOT), "JAVA_HOME": ""},
             directory=ROOT,
         )
@@ -75,7 +75,7 @@ def test_a_driver_killed_at_each_step_and_a_broker_restarted_then(
         finally:
             driver.kill()
         assert status == -signal.SIGKILL, driver.log.read_text(encoding="utf-8")
-        # Nothing of a batch, or all of it.
+        # Either nothing or everything of a batch.
         assert len(side.bodies()) == (2 * number if step == "written" else 2 * number + 2)
         side.broker.restart()
         side.archive()
@@ -86,7 +86,7 @@ def test_a_broker_that_restarts_in_the_middle_of_a_stream_is_read_on(
     side: Lakeside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     restarts: list[str] = []
-    # Two streams, each in a thread of its own.
+    # Two streams run, each in its own thread.
     one_at_a_time = threading.Lock()
 
     def restart(when: str, count: int) -> None:
@@ -96,7 +96,7 @@ def test_a_broker_that_restarts_in_the_middle_of_a_stream_is_read_on(
                 side.broker.restart()
 
     def restarting(*arguments: Any) -> Any:  # noqa: ANN401 -- passed on
-        """Once before the tasks read, once before the driver commits."""
+        """Restart once before the tasks read, and once before the driver commits."""
         restart("before", 0)
         files = written_by(*arguments)
         restart("after", 1)
@@ -105,7 +105,7 @@ def test_a_broker_that_restarts_in_the_middle_of_a_stream_is_read_on(
     for module in (archive_messages, archive_events):
         monkeypatch.setattr(module, "written_by", restarting)
     for number in range(2):
-        # A new driver each time: its streams begin again from the checkpoint.
+        # A new driver each time: its streams start from the checkpoint.
         archive = side.archiving(interval_ms=200)
         try:
             add(side, number)

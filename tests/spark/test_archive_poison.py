@@ -1,4 +1,4 @@
-"""Messages that something is wrong with: kept apart, told, and in nobody's way."""
+"""Messages that cannot be read: put into quarantine and reported, without blocking others."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ if TYPE_CHECKING:
 
 HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
 COMPRESSED = 1
-#: A kind of compression that nobody has thought of yet.
+#: A compression type that does not exist yet.
 UNHEARD_OF = 1 | 7 << 8
 
 
 def store_odd(place: Path) -> None:
-    """A message whose properties are no text: brokers refuse them, and disks may have them."""
+    """Store a message with invalid UTF-8 properties: brokers refuse it, but disks may have it."""
     place.mkdir(parents=True)
     odd = Message(
         topic="orders",
@@ -65,7 +65,7 @@ def store_odd(place: Path) -> None:
 
 @pytest.fixture
 def side(spark: SparkSession, tmp_path: Path) -> Iterator[Lakeside]:
-    """A broker with a message that it would refuse today, and an empty lake."""
+    """Yield a broker with a message that it would refuse today, and an empty lake."""
     store_odd(tmp_path / "data" / "store")
     with InProcessBroker(queue_count=1, data=tmp_path / "data") as broker:
         broker.create_topic("orders")
@@ -86,7 +86,7 @@ def test_each_kind_of_poison_is_kept_with_its_problem_and_the_stream_goes_on(
     send_flagged(side, zlib.compress(b"cut short")[:-6], COMPRESSED)
     send_flagged(side, b"from the future", UNHEARD_OF)
     send_flagged(side, bomb, COMPRESSED)
-    # As large as it may be, or empty, or with names and values that look like others: sound.
+    # Sound messages: at the size limit, empty, or with unusual names and values.
     side.send(huge, b"")
     strange = {"a=b;": "\u2028'\"", "KEYS": " "}
     send(side.broker, row(b"strange", "orders", 0, **strange))
@@ -106,7 +106,7 @@ def test_each_kind_of_poison_is_kept_with_its_problem_and_the_stream_goes_on(
     telemetry = Telemetry(master="local[2]", started_at_ms=0)
     telemetry.archive.end(Done("archive", result=jobs.facts_of(summary)), 0)
     assert "\nescrowmq_pipeline_archive_rows_quarantine_total 5\n" in telemetry.metrics()
-    # What comes later comes as ever.
+    # Later messages are archived as usual.
     side.send(b"last")
     assert side.archive().rows == {"messages": 1}
     assert (9, b"last") in side.rows(MESSAGES, "queue_offset", "body")
@@ -129,9 +129,9 @@ class Interleaved:
         self._side = side
         self._table = table
         self._commit = Lake.commit
-        #: What the second one raised.
+        #: Error codes of the second pipeline.
         self.refused: list[str] = []
-        #: The first one's commit, if it is to be done before the second becomes the owner.
+        #: The first pipeline's commit, if it runs before the second becomes the owner.
         self._pending: Any = None
         self._is_first = True
         monkeypatch.setattr(Lake, "commit", self._interleaved())
@@ -170,7 +170,7 @@ class Interleaved:
 def test_a_second_pipeline_deletes_nothing_of_an_owner_that_is_alive(
     spark: SparkSession, side: Lakeside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It looks at the lake between the owner's two commits of one batch, and claims too late."""
+    """It reads the lake between the owner's two commits of one batch, and claims too late."""
     side.send(b"sound")
     second = Interleaved(spark, side, monkeypatch, MESSAGES)
     side.archive()
@@ -182,7 +182,7 @@ def test_a_second_pipeline_deletes_nothing_of_an_owner_that_is_alive(
 def test_an_owner_that_was_superseded_adds_nothing_to_the_quarantine(
     spark: SparkSession, side: Lakeside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second pipeline takes over, and archives all, before the first one's commit."""
+    """The second pipeline takes over and archives everything before the first one's commit."""
     side.send(b"sound")
     second = Interleaved(spark, side, monkeypatch, QUARANTINE)
     with pytest.raises(RequestRefused, match="archive_superseded"):
@@ -195,7 +195,7 @@ def test_an_owner_that_was_superseded_adds_nothing_to_the_quarantine(
 def test_a_batch_that_was_killed_between_its_commits_is_in_the_quarantine_once(
     side: Lakeside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two pipelines die like that, one after the other; the second before it cleaned up."""
+    """Two pipelines die like this, one after the other, the second before it cleaned up."""
     side.send(b"sound")
     commit = Lake.commit
 

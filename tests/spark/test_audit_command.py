@@ -1,4 +1,4 @@
-"""``escrowmq audit``, with a real broker, lake and databases: what it prints, how it ends."""
+"""``escrowmq audit`` with a real broker, lake and databases: its output and exit codes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EVIL = "<script>alert(1)</script>"
 
 @pytest.fixture(autouse=True)
 def _one_session(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command would start a Spark of its own."""
+    """Give the command this session, because it would start its own Spark."""
     starting = "escrowmq.pipeline.spark.start_cache.quick_session"
     monkeypatch.setattr(starting, lambda *_, **__: spark)
 
@@ -34,7 +34,7 @@ def run(*arguments: object) -> object:
 
 
 def configured(shop: Shop, folder: Path, **more: str) -> Path:
-    """A config with the shop's ledger, and others."""
+    """Write a config with the shop's ledger, and others."""
     file = folder / "escrowmq.toml"
     ledgers = {"shop": shop.url, **more}
     text = "\n".join(f'[ledger.{name}]\nurl = "{url}"' for name, url in ledgers.items())
@@ -121,7 +121,7 @@ def test_what_cannot_be_compared_is_said_and_is_no_proof(
             one = comparison(report, compared, which)
             assert one["is_failed"], one
             assert one["not_compared"].startswith(reason), one
-        # The others were compared all the same.
+        # The other parts were compared anyway.
         assert comparison(report, Compared.LEDGER, "shop")["counts"]["rows"] == 1
         assert comparison(report, Compared.RECORDS)["counts"]["transactions"] == 2
         assert run(*asked, "-o", "csv") == INCOMPLETE

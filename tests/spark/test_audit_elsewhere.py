@@ -1,4 +1,4 @@
-"""Lies planted outside the broker: in the lake, a ledger, a table of the user's and an offset."""
+"""Wrong data planted outside the broker: in the lake, a ledger, a user's table and an offset."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 MINUTE_MS = 60_000
 
-#: The lie, and what is found by it: the finding, its kind, and what its case names.
+#: The lie -> what the audit finds: the finding, its kind, and the name in its case.
 LIES = {
     "the lake lost a message": (Finding.LAKE_MESSAGE_MISSING, Kind.LOST, "lake-lost"),
     "the lake has a message twice": (Finding.LAKE_MESSAGE_DOUBLED, Kind.DOUBLED, "lake-twice"),
@@ -80,7 +80,7 @@ LIES = {
 def lied(
     spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Shop, AuditReport]]:
-    """The report about a shop with all lies planted in it."""
+    """Yield the report about a shop with all lies planted in it."""
     with opened_shop(spark, tmp_path_factory.mktemp("shop")) as shop:
         _live(shop)
         shop.archive()
@@ -106,7 +106,7 @@ def _live(shop: Shop) -> None:
     shop.broker.advance(ms=20 * MINUTE_MS)
     shop.book("ledger-without-row", row="")
     shop.book("ledger-z-sound")
-    # Its row is there, and its message waits for a decision.
+    # Its row is in the table, and its message is undecided.
     shop.sell("held", decided=False)
     shop.read_up_to("awake", 4)
 
@@ -116,7 +116,7 @@ def _change_lake(shop: Shop) -> None:
     lake = shop.lake
 
     def again(table: LakeTable, change: dict[str, object], **where: object) -> None:
-        """Add a row once more, with a change."""
+        """Add a row again, with a change."""
         rows: list[dict[str, Any]] = lake.open(table).to_pyarrow_table().to_pylist()
         row = next(row for row in rows if all(row[name] == where[name] for name in where))
         row.pop("date")

@@ -1,4 +1,4 @@
-"""Several events for each row of a user's table: the audit is told which message is which."""
+"""A user's table with several events for each row: the request says which message is which."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ BY_PROPERTY = (
 
 
 def tell(shop: Shop, key: str, event: str, *, decided: bool = True) -> None:
-    """A message about an order."""
+    """Send a message about an order."""
     name = f"{key}-{event}-{len(shop.orders.heads)}"
     shop.orders.hold(name, [shop.orders.sent(key=key, TAGS=event, event=event, order=key)])
     if decided:
@@ -42,14 +42,14 @@ def tell(shop: Shop, key: str, event: str, *, decided: bool = True) -> None:
 
 
 def order(shop: Shop, key: str, *events: str, paid: bool) -> None:
-    """An order, and its messages."""
+    """Add an order and its messages."""
     shop.sql("INSERT INTO orders VALUES (?, ?)", key, int(paid))
     for event in events:
         tell(shop, key, event)
 
 
 def found(spark: SparkSession, shop: Shop, *events: BusinessEvent, **more: str) -> dict[str, str]:
-    """The findings, by name."""
+    """Return the findings by name."""
     table = BusinessTable(url=shop.url, table="orders", key="id", events=events, **more)
     pins = take_pins([shop.broker.broker_address])
     outcome = compare_business(Work(spark, shop.request(lake="", business=table), pins))
@@ -64,14 +64,14 @@ def test_each_event_of_a_row_is_held_against_its_own_messages(
     with opened_shop(spark, tmp_path) as shop:
         order(shop, "whole", "created", "paid", paid=True)
         order(shop, "unpaid", "created", paid=False)
-        # Messages of events that were not named are nobody's.
+        # Messages of events that were not named are ignored.
         tell(shop, "whole", "shipped")
         assert found(spark, shop, *events) == {}
-        # A message that is held and undecided is on its way.
+        # A held, undecided message counts as on its way.
         order(shop, "on-its-way", "created", paid=True)
         tell(shop, "on-its-way", "paid", decided=False)
         assert found(spark, shop, *events) == {}
-        # One of another event is no replacement.
+        # A message of another event does not replace it.
         order(shop, "paid-in-silence", "created", paid=True)
         tell(shop, "paid-in-silence", "shipped", decided=False)
         order(shop, "created-twice", "created", "created", paid=False)
@@ -131,7 +131,7 @@ def test_an_event_that_names_neither_tag_nor_property_is_refused(text: str) -> N
 
 
 def run(shop: Shop, data: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """The command as users run it: tasks of Spark print too."""
+    """Run the command as users do, because tasks of Spark print, too."""
     table = ("--business-table", "orders", "--key", "id", "--business-url", shop.url)
     broker = ("-b", shop.broker.broker_address, "--data-dir", str(data), "--without-lake")
     command = ("audit", *broker, *table, *arguments)

@@ -1,4 +1,4 @@
-"""The fold by ranges finds what plain joins find, whatever is wrong."""
+"""The fold by ranges finds the same as plain joins, whatever is wrong."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Found = set[tuple[str, str, int]]
 
 
 class World:
-    """Transactions of all sorts on one broker, and what each place says of them."""
+    """Transactions of all kinds on one broker, and what each place records about them."""
 
     def __init__(self, seed: int, transactions: int, *, spoiled: int = 0) -> None:
         self.name = f"broker-{seed}"
@@ -40,7 +40,7 @@ class World:
             self._spoil()
 
     def _live(self) -> None:
-        """A transaction of one to three requests that ends in one way or another."""
+        """Make a transaction of one to three requests with a random outcome."""
         name, requests = self.name, [self._hold() for _ in range(self._any(1, 1, 1, 2, 3))]
         head, state = requests[0][0], self._any(0, 1, 1, 1, 2, 3)
         self.halves += [(name, first, head, count, False) for first, count in requests]
@@ -56,7 +56,7 @@ class World:
             self.halves += [(name, first, head, count, True) for first, count in requests]
 
     def _hold(self) -> tuple[int, int]:
-        # A scheduled message takes a half offset too.
+        # A scheduled message also takes a half offset.
         first = self._end + self._any(0, 0, 0, 1)
         count = self._any(1, 1, 1, 2, 7, 20)
         self._end = first + count
@@ -66,7 +66,7 @@ class World:
         return self._random.choice(numbers)
 
     def _spoil(self) -> None:
-        """Take out, double or change a row."""
+        """Delete, duplicate or change a row."""
         rows = self._random.choice((self.halves, self.ops, self.table, self.visible))
         at = self._random.randrange(len(rows))
         name, offset, *rest = rows[at]
@@ -86,7 +86,7 @@ class World:
 def frames(
     spark: SparkSession, worlds: list[World]
 ) -> tuple[DataFrame, DataFrame, DataFrame, DataFrame]:
-    """The worlds as Spark would read them."""
+    """Return the worlds as DataFrames, as Spark would read them."""
 
     def frame(name: str, kind: str) -> DataFrame:
         return spark.createDataFrame(
@@ -127,7 +127,7 @@ def by_ranges(spark: SparkSession, worlds: list[World], range_halves: int) -> Fo
 
 
 def key_of(row: Row) -> tuple[str, str, int]:
-    # A request that lies in two ranges is judged piece by piece, but its transaction is one.
+    # A request in two ranges is judged piece by piece, but its transaction is judged once.
     is_of_parts = row.name == Finding.DECIDED_IN_PART
     return row.name, row.broker_name, row.head if is_of_parts else row.half_offset
 
@@ -141,7 +141,7 @@ def test_ranges_and_joins_find_the_same_and_nothing_where_nothing_is_wrong(
     assert not {name for _, name, _ in found} & {world.name for world in sound}
     assert len({name for name, _, _ in found}) > 12
     assert by_ranges(spark, worlds, range_halves=4096) == found
-    # Where ranges cut requests, each piece is judged: that may find a name more often.
+    # Each piece of a cut request is judged, so a name may be found more often.
     in_pieces = by_ranges(spark, worlds, range_halves=16)
     assert {key[:2] for key in in_pieces} == {key[:2] for key in found}
 

@@ -1,4 +1,4 @@
-"""Decisions that were forced against a ledger: each is a finding, whatever the janitor took."""
+"""Decisions that were forced against a ledger: each is a finding, even after a sweep."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def settle(shop: Shop, name: str, resolution: Resolution, *, force: bool, reason: str) -> None:
-    """As ``escrowmq txn commit`` and ``rollback`` do it."""
+    """Settle as ``escrowmq txn commit`` and ``rollback`` do."""
     with OwnCalls(shop.broker.broker_address) as calls:
         settle_by_hand(
             calls,

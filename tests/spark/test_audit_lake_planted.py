@@ -1,4 +1,4 @@
-"""Rows deleted from the lake: the audit holds it against the position that the archive recorded."""
+"""Rows deleted from the lake: the audit compares it with the position that the archive recorded."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ROWS = 6
-#: By topic: which of its rows are deleted, and the places (queue, offset) that are then missing.
+#: Topic -> its deleted rows, and the places (queue, offset) that are then missing.
 LIES = {
     "whole-topic": ("TRUE", {(0, at) for at in range(ROWS)} | {(1, at) for at in range(ROWS)}),
     "prefix": ("queue_id = 0 AND queue_offset < 2", {(0, 0), (0, 1)}),
@@ -47,18 +47,18 @@ def fill(shop: Shop, topic: str) -> None:
 
 
 def compared(spark: SparkSession, shop: Shop) -> Outcome:
-    """The lake, held against the broker."""
+    """Compare the lake with the broker."""
     pins = take_pins([shop.broker.broker_address])
     return compare_lake(Work(spark, shop.request(), pins))
 
 
 def places(outcome: Outcome) -> list[tuple[str, str]]:
-    """What was found: its name, and its place in a queue."""
+    """Return the name of each finding and its place in a queue."""
     return [(row[NAME], row[DETAIL].partition(";")[0]) for row in outcome.found.collect()]
 
 
 def heads(outcome: Outcome) -> set[tuple[str, int]]:
-    """What was found: its name, and its transaction."""
+    """Return the name of each finding and its transaction."""
     return {(row[NAME], row[HALF_OFFSET]) for row in outcome.found.collect()}
 
 
@@ -66,7 +66,7 @@ def heads(outcome: Outcome) -> set[tuple[str, int]]:
 def lied(
     spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[list[tuple[str, str]]]:
-    """All lies in one lake: the places that the audit misses, with the finding's name."""
+    """Yield the findings of one lake with all lies: each name, with its missing place."""
     with opened_shop(spark, tmp_path_factory.mktemp("lake-lies")) as shop:
         for topic in (*LIES, SOUND):
             fill(shop, topic)
@@ -88,7 +88,7 @@ def test_nothing_else_is_missed(lied: list[tuple[str, str]]) -> None:
     assert len(lied) == sum(len(missed) for _, missed in LIES.values())
 
 
-#: Life lines: which rows are deleted, and the transactions whose decisions are then missing.
+#: Life lines: the deleted rows, and the transactions whose decisions are then missing.
 LIFE_LINES = {
     "all of them": ("TRUE", {"first", "second", "third"}),
     "a prefix": ("log_offset <= {second}", {"first", "second"}),
@@ -159,7 +159,7 @@ def test_the_archive_records_what_an_older_one_has_archived(
                 older.setattr(name, lambda entitled, _: entitled)
             shop.archive()
         assert compared(spark, shop).unproved
-        # Nothing new has come: it is enough that the archive runs.
+        # Without anything new, a run of the archive is enough.
         shop.archive()
         shop.lake.open(MESSAGES).delete("queue_id = 0 AND queue_offset = 5")
         shop.lake.open(TRANSACTIONS).delete()

@@ -1,4 +1,4 @@
-"""What an audit may say of ledgers: which of them it can read, and what a janitor explains."""
+"""Audits of ledgers: which of them can be read, and which missing rows a sweep explains."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_ledger_that_two_databases_have_is_not_compared(tmp_path: Path) -> Non
 
 
 def test_a_janitor_on_its_way_explains_rows_up_to_where_it_is(spark: SparkSession) -> None:
-    # Decided one after the other, each an hour after the last; ids are not in that order.
+    # Decided one after another, one hour apart; the ids are in another order.
     committed = [("d", 0), ("a", 1), ("b", 2), ("c", 3), ("e", 4)]
     transactions = spark.createDataFrame(
         [
@@ -55,9 +55,9 @@ def test_a_janitor_on_its_way_explains_rows_up_to_where_it_is(spark: SparkSessio
             row.transaction_id for row in without_swept(found, transactions, read_again).collect()
         }
 
-    # It has been up to "c"; "d" is older than what it took, and not yet reached.
+    # The janitor got as far as "c"; "d" is older than the swept rows, but was not reached yet.
     assert missing(["d", "e"], ["d", "e"]) == set()
-    # It went by while the ledger was read: "d" is gone at the second look.
+    # The janitor passed while the ledger was read: "d" is gone at the second read.
     assert missing(["a", "d"], ["e"]) == set()
-    # "a" was decided before "c" and has a lower id: no janitor took "c" and left "a".
+    # "a" was decided before "c" and has a lower id, so no sweep deleted "c" and left "a".
     assert missing(["a", "b", "d", "e"], ["a", "b", "d", "e"]) == {"c"}

@@ -1,4 +1,4 @@
-"""Lies planted in a broker's files: the audit finds each, with its kind and its transaction."""
+"""Wrong data planted in a broker's files: the audit finds each, with its kind and transaction."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from escrowmq.pipeline.audit.report import AuditReport
     from escrowmq.store.rows import Rows
 
-#: The lie, and what is found by it: the finding, its kind, and the transaction.
+#: The lie -> what the audit finds: the finding, its kind, and the transaction.
 LIES = {
     "an op record says the opposite": [
         (Finding.TABLE_CONTRADICTS, Kind.CONTRADICTORY, "flipped-op"),
@@ -82,7 +82,7 @@ LIES = {
 def lied(
     spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Day, AuditReport]]:
-    """The report about a broker with all lies planted in it."""
+    """Yield the report about a broker with all lies planted in it."""
     data = tmp_path_factory.mktemp("lies")
     policy = CheckPolicy(park_after_ms=HOUR_MS)
     with InProcessBroker(data=data, policy=policy) as broker:
@@ -93,7 +93,7 @@ def lied(
         broker.stop()
         _plant(StoppedStore(data), day, places)
         broker.start()
-        # The others are held after it, and yet open for less than the hour.
+        # Transactions that are held after this jump are open for less than the hour.
         broker.advance(ms=HOUR_MS + 20 * 60_000)
         live(day, "later-")
         day.roll_back("sound-10", "sound-11", "sound-open", "sound-resumed")
@@ -113,7 +113,7 @@ def _hold(day: Day) -> None:
 
 
 def _places(day: Day) -> dict[str, tuple[int, int]]:
-    """By transaction: where in the log its half message is, and its decision."""
+    """Return, by transaction, the log offsets of its half message and its decision."""
     with OwnCalls(day.address) as calls:
         halves = {row.head: row.log_offset for row in calls.rows(OwnCode.LIST_HALVES)}
         ops = {row.head: row.log_offset for row in calls.rows(OwnCode.LIST_OPS)}

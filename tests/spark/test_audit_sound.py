@@ -1,4 +1,4 @@
-"""An audit finds nothing where nothing is wrong, whatever a broker has been through."""
+"""An audit finds nothing where nothing is wrong, whatever the broker went through."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
 
 
 def work(shop: Shop, name: str) -> None:
-    """A bit of everything, under names that begin with this one."""
+    """Do some of everything, under names with this prefix."""
     live(shop.day, name)
     shop.book(f"{name}booked")
     shop.book(f"{name}unbooked", decided="rollback", row="rolled_back")
@@ -53,7 +53,7 @@ def work(shop: Shop, name: str) -> None:
 
 @contextmanager
 def working(shop: Shop) -> Iterator[list[str]]:
-    """Go on in the background; the names of what was done."""
+    """Work on in the background; yield the prefixes of what was done."""
     done: list[str] = []
     failed: list[BaseException] = []
     ending = threading.Event()
@@ -131,10 +131,10 @@ def test_what_retention_and_a_janitor_took_is_told_and_not_found(
 
 
 def retain_all(data: Path, now_ms: int) -> None:
-    """Let retention delete all that it may of a broker's store that nobody serves."""
+    """Let retention delete everything that it may from a store that no broker serves."""
     config = StoreConfig(segment_bytes_max=4_096, retention_bytes=1, durability="os")
     store, _ = open_store(OsDisk(data / "store"), config, CheckPolicy(), HOST)
-    # Only whole segments are deleted.
+    # Retention deletes only whole segments.
     for _ in range(2):
         filling = Message(topic="orders", queue_id=0, body=b"x" * 4_096)
         store.execute(Append(messages=(filling,)), now_ms)

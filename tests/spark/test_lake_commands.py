@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def _one_session(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The commands would start a Spark of their own."""
+    """Give the commands this session, because they would start their own Spark."""
     starting = "escrowmq.pipeline.spark.start_cache.quick_session"
     monkeypatch.setattr(starting, lambda *_, **__: spark)
 
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """A data directory whose lake has messages of two queues and two days."""
+    """Return a data directory whose lake has messages of two queues and two days."""
     origin = {"message_id": "id", "unique_key": "u", "transaction_id": "t", "born_at_ms": 5}
     properties = [("colour", "red"), ("KEYS", "k1 k2"), ("UNIQ_KEY", "u"), ("PGROUP", "g")]
     told = {**origin, "keys": "k1 k2", "tags": "t", "properties": properties}
@@ -88,7 +88,7 @@ def test_values_of_all_kinds_are_printed(data: Path, capsys: pytest.CaptureFixtu
     out = capsys.readouterr().out
     assert '"colour": "red"' in out
     assert '"body": "3"' in out
-    # Bytes that are no text.
+    # Bytes that are invalid UTF-8.
     assert '"body": "ff00"' in out
     assert plain({"a": [b"x", (1, None)]}) == {"a": ["x", [1, None]]}
     # JSON has no NaN and no infinity.
@@ -143,14 +143,14 @@ def test_a_replay_publishes_once_what_was_archived(
     first = json.loads(capsys.readouterr().out)
     assert (first["messages"], first["was_done_before"]) == (10, False)
     assert would == first
-    # The same order again is the same replay.
+    # A repeated order is the same replay.
     assert run(*order(broker, data)) == 0
     again = json.loads(capsys.readouterr().out)
     assert again == {**first, "messages": 0, "was_done_before": True}
     assert run(*order(broker, data, "--dry-run")) == 0
     assert json.loads(capsys.readouterr().out) == again
 
-    # Each queue's messages are in one queue, in their order.
+    # The messages of each queue are in one queue, in their order.
     bodies = [[row.body for row in visible(broker, queue_id)] for queue_id in (0, 1)]
     assert bodies == [[b"0", b"2", b"4", b"6", b"8"], [b"1", b"3", b"5", b"7", b"9"]]
     row = visible(broker, 1)[2]
@@ -176,7 +176,7 @@ def test_another_id_is_another_replay_and_is_done_once(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # Killed after it was published, before the lake knew.
+    # Kill it after the publication, before the lake records it.
     with monkeypatch.context() as dying:
         dying.setattr(lake_replay, "_done", lambda _: pytest.fail("killed"))
         with pytest.raises(pytest.fail.Exception):
@@ -189,7 +189,7 @@ def test_another_id_is_another_replay_and_is_done_once(
         "was_done_before": True,
     }
     assert len(visible(broker, 0)) == 5
-    # From then on the lake knows, too, whatever the broker forgets.
+    # From now on the lake knows it, too, even if the broker forgets.
     marker = "escrowmq/replay/mine"
     assert Lake(data / "lake").open(MESSAGES).transaction_version(marker) == 0
 
@@ -203,7 +203,7 @@ def test_of_two_replays_at_once_one_publishes(
     queue_count = lake_replay._queue_count
 
     def overtaken(one: lake_replay.Replay) -> int:
-        """The other one begins and ends after the first has looked, and before it writes."""
+        """Run the other replay after the first has read, and before it writes."""
         monkeypatch.setattr(lake_replay, "_queue_count", queue_count)
         assert run(*order(broker, data)) == 0
         return queue_count(one)

@@ -71,7 +71,7 @@ EVENTS = (
     event("committed", 0, 2, first=0, message_count=4, by="client-1"),
     visible(0, 2, queue_id=0, offset=10, count=2),
     visible(0, 2, queue_id=1, offset=20, count=2),
-    # Asked about twice, then rolled back.
+    # Back-checked twice, then rolled back.
     held(4, 3, "t-4"),
     event("asked", 4, 4, checks_sent=1, by="client-1"),
     event("answered", 4, 5, checks_sent=1, by="client-1"),
@@ -87,13 +87,13 @@ EVENTS = (
     event("parked", 7, 14, detail="checks_exhausted"),
     event("resumed", 7, 15, by="ann"),
     event("parked", 7, 16, detail="checks_exhausted"),
-    # Two of a batch of the sink: nobody knows which of them is where.
+    # Two transactions of a sink batch: the record does not map messages to offsets.
     held(8, 17, "t-8", count=60),
     held(68, 18, "t-68", count=40),
     event("committed", 8, 19, first=8, message_count=60, by="sink", **BATCH),
     event("committed", 68, 19, first=68, message_count=40, by="sink", **BATCH),
     {**visible(None, 19, queue_id=0, offset=12, count=100), **BATCH},
-    # Two messages with a delay: they became visible one after the other, by themselves.
+    # Two delayed messages, which became visible one after the other.
     held(108, 20, "t-108", count=2),
     event("committed", 108, 21, first=108, message_count=2, by="client-1"),
     {**visible(None, 25, queue_id=2, offset=0, count=1), "first": 109},
@@ -105,15 +105,15 @@ LOOKS = (
     seen("billing", 0, None, 12, at=30),
     seen("billing", 1, 0, 21, at=30),
     seen("billing", 1, 21, 22, at=40),
-    # Sent back, and past them again: what counts is the first time.
+    # Set back, and past them again: the first time counts.
     seen("billing", 1, 22, 0, at=50),
     seen("billing", 1, 0, 30, at=60),
-    # Past the transaction's messages in one of its queues only.
+    # Past the transaction's messages in only one of its queues.
     seen("slow", 0, 0, 112, at=30),
     seen("slow", 1, None, 20, at=30),
     # Not there yet.
     seen("audit", 0, 0, 11, at=30),
-    # Reads other things.
+    # A group that reads another topic.
     {**seen("other", 0, 0, 99, at=30), "topic": "invoices"},
 )
 
@@ -166,7 +166,7 @@ def test_each_transaction_is_one_row_with_its_life_line(
     assert rolled_back["decided_by"] == "settle"
     assert rolled_back["visible_at_ms"] is None
     assert rolled_back["consumed_by"] is None
-    # All of a batch is visible at once, and consumed by who is past the whole batch.
+    # A batch becomes visible at once; a group has consumed it when it is past the whole batch.
     for batched in rows[5:7]:
         assert batched["visible_at_ms"] == MIDNIGHT_MS + 19
         assert batched["consumed_by"] == f"slow {MIDNIGHT_MS + 30}"
@@ -178,7 +178,7 @@ def test_all_tables_are_there_in_sql(spark: SparkSession, lake: Lake) -> None:
     register(spark, lake)
     for name in TABLES:
         assert spark.sql(f"SELECT count(*) FROM {name}").collect()[0][0] >= 0
-    # Registered again, they are as they are by then.
+    # A second registration shows the current state.
     lake.append(PROGRESS, rows_of(PROGRESS, seen("late", 0, None, 1, at=99)), lambda _: ())
     register(spark, lake)
     assert spark.sql("SELECT 1 FROM progress WHERE consumer_group = 'late'").count() == 1

@@ -1,4 +1,4 @@
-"""The life line of a transaction: what a real broker, producers and consumers leave in the lake."""
+"""The life line of a transaction: what broker, producers and consumers leave in the lake."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ TOPIC = "orders"
 
 @pytest.fixture
 def side(spark: SparkSession, tmp_path: Path) -> Iterator[Lakeside]:
-    """A broker with a topic of one queue, and a lake for all that it tells."""
+    """Yield a broker with a topic of one queue, and a lake for everything that it reports."""
     with InProcessBroker() as broker:
         broker.create_topic(TOPIC)
         yield Lakeside(spark, broker, tmp_path)
 
 
 def summaries(spark: SparkSession, side: Lakeside) -> list[dict[str, Any]]:
-    """The view's rows, as ``escrowmq lake query`` finds them."""
+    """Return the view's rows, as ``escrowmq lake query`` finds them."""
     found = query(spark, side.lake, "SELECT * FROM transaction_summary ORDER BY head", 100)
     return [dict(zip(found.columns, row, strict=True)) for row in found.rows]
 
 
 def consume(side: Lakeside, group: str, count: int) -> None:
-    """Have a group consume so many messages, and say so."""
+    """Let a group consume this many messages, and commit its offset."""
     consumed = threading.Semaphore(0)
     consumer = Consumer(side.broker.address, group=group)
     consumer.subscribe(TOPIC)(lambda _: consumed.release())
@@ -78,7 +78,7 @@ def test_a_transaction_is_told_from_its_half_message_to_its_consumers(
     assert side.archive().rows["progress"] >= 1
     seen_at_ms = broker.clock.now_ms()
     assert summaries(spark, side)[0]["consumed_by"] == f"billing {seen_at_ms}"
-    # What was seen once is told once, also to a driver that knows nothing yet.
+    # A fact that was archived once is not archived again, even by a new driver.
     broker.advance(seconds=5)
     assert side.archive().rows == {}
 

@@ -1,4 +1,4 @@
-"""A broker that was restored: the lake has each message of its new history once."""
+"""A restored broker: the lake has each message of its new history once."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def broker(data: Path) -> Iterator[InProcessBroker]:
 
 
 def copy(data: Path, to: Path) -> None:
-    """What a copied directory or a snapshot of the disk has."""
+    """Copy the directory, as a file copy or a disk snapshot would."""
     shutil.copytree(data, to)
     (to / "lock").unlink(missing_ok=True)
 
@@ -54,13 +54,13 @@ def test_a_restore_neither_doubles_the_lake_nor_leaves_a_gap_in_it(
     side.archive()
     side.send(b"c")
     copy(data, tmp_path / "copy")
-    # Offsets 3 and 4 of queue 0, 1 and 2 of queue 1, and a topic that the copy does not have.
+    # Offsets 3 and 4 of queue 0, 1 and 2 of queue 1, and a topic that the copy lacks.
     side.send(b"old-d", b"old-e")
     side.send(b"old-q1-b", b"old-q1-c", queue_id=1)
     side.send(b"old-f", topic="late")
     side.archive()
     restore(broker, tmp_path / "copy", data)
-    # Queue 0 is shorter than it was, queue 1 is longer, the topic comes again.
+    # Queue 0 is shorter than before, queue 1 is longer, and the topic is created again.
     side.send(b"new-d")
     side.send(b"new-q1-b", b"new-q1-c", b"new-q1-d", queue_id=1)
     side.send(b"new-f", b"new-g", topic="late")
@@ -79,7 +79,7 @@ def test_a_restore_neither_doubles_the_lake_nor_leaves_a_gap_in_it(
 def test_a_running_archive_follows_a_restore(
     spark: SparkSession, broker: InProcessBroker, data: Path, tmp_path: Path
 ) -> None:
-    """It said that it was complete, because its offsets were higher than the new ends."""
+    """The archive must not count as complete because its offsets are higher than the new ends."""
     side = Lakeside(spark, broker, tmp_path, [MessageStream])
     archive = side.archiving(interval_ms=100)
     try:
@@ -127,7 +127,7 @@ def test_a_half_message_that_both_histories_commit_is_archived_once(
     decide(broker, halves[0])
     side.send(b"new")
     assert side.archive().rows["messages"] == 1
-    # Also in a batch whose start is in the new history.
+    # The same holds in a batch that starts in the new history.
     broker.restart()
     decide(broker, halves[1])
     decide(broker, halves[2])
@@ -139,7 +139,7 @@ def test_a_half_message_that_both_histories_commit_is_archived_once(
 def test_a_new_checkpoint_goes_on_from_the_position_in_the_new_history(
     spark: SparkSession, broker: InProcessBroker, data: Path, tmp_path: Path, more: int
 ) -> None:
-    """It went on after the highest offset in the lake, which was the old history's."""
+    """It must not continue after the lake's highest offset, which is of the old history."""
     side = Lakeside(spark, broker, tmp_path)
     side.send(b"a")
     copy(data, tmp_path / "copy")

@@ -1,6 +1,6 @@
-"""Streams on Spark 4.0 and 4.1: no start, no limit and no trigger are told, and rows are written.
+"""Streams on Spark 4.0 and 4.1, which pass no start, limit or trigger, and write rows.
 
-These run on every version, through the same classes (``old_api.py``).
+These tests run on every version, through the same classes (``old_api.py``).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Query:
         return writer.trigger(processingTime="0 seconds").start()
 
     def follow(self, **options: str) -> list[list[bytes]]:
-        """Run with the default trigger up to what is there; returns the batches."""
+        """Run with the default trigger up to the current end; return the batches."""
         first = len(self.batches)
         query = self.start(options, is_available_now=False)
         try:
@@ -61,7 +61,7 @@ class Query:
         return [batch for batch in self.batches[first:] if batch]
 
     def run(self, **options: str) -> list[list[bytes]]:
-        """Run with ``availableNow``; returns the batches."""
+        """Run with ``availableNow``; return the batches."""
         first = len(self.batches)
         self.start(options, is_available_now=True).awaitTermination()
         return [batch for batch in self.batches[first:] if batch]
@@ -121,7 +121,7 @@ def test_a_limit_needs_to_know_the_trigger(query: Query) -> None:
 
 @pytest.fixture
 def wrapper(spark: SparkSession) -> Iterator[None]:
-    """Have Spark ask for the end before it tells where the query stands."""
+    """Make Spark ask for the end before it passes the query's position."""
     spark.conf.set(WRAPPER, "true")
     yield
     spark.conf.unset(WRAPPER)

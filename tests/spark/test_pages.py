@@ -1,4 +1,4 @@
-"""What the pages on Spark show is run, each page with brokers of its own."""
+"""The code on the documentation pages about Spark runs, each page with its own brokers."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def test_a_round_is_told_as_json_lines(
 ) -> None:
     @contextmanager
     def session(*_: object) -> Iterator[SparkSession]:
-        """The command would start a Spark of its own, and end it."""
+        """Yield this session, because the command would start and stop its own Spark."""
         yield spark
 
     monkeypatch.setattr("escrowmq.pipeline.service.running._spark", session)

@@ -1,4 +1,4 @@
-"""A program as users write it: its Python is a virtual environment's that is not activated."""
+"""A program as users write it, run by the Python of a virtual environment that is not activated."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ assert spark.conf.get("spark.app.name") == "orders"
 def test_the_format_is_there_with_another_python_on_the_path(start: str, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM.format(start=start), encoding="utf-8")
-    # A python3 that lacks everything, as the system's does.
+    # A python3 without any packages, like the system's.
     python = tmp_path / "bin" / "python3"
     python.parent.mkdir()
     python.write_text(f'#!/bin/sh\nexec "{sys.executable}" -I -S "$@"\n', encoding="utf-8")
@@ -88,7 +88,7 @@ def test_the_format_is_there_with_another_python_on_the_path(start: str, tmp_pat
 
 def test_a_session_that_is_there_is_returned_with_the_format(spark: SparkSession) -> None:
     with pytest.MonkeyPatch.context() as variables:
-        # All that it sets is gone again after the test.
+        # Undo everything that the call sets after the test.
         for name in ("JAVA_HOME", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_HOME"):
             variables.setenv(name, os.environ[name])
         session = escrowmq.spark.session(str(spark.sparkContext.master))

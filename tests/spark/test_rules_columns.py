@@ -34,9 +34,9 @@ DAY_MS = 24 * HOUR_MS
 POLICIES = (
     # The defaults, which are RocketMQ's.
     CheckPolicy(),
-    # Everything at its smallest: exhausted after one check, past retention at once.
+    # The smallest values: exhausted after one check, past retention at once.
     CheckPolicy(check_after_ms=0, check_interval_ms=1, checks_max=1, park_after_ms=1),
-    # Everything at its largest.
+    # The largest values.
     CheckPolicy(
         check_after_ms=DAY_MS,
         check_interval_ms=DAY_MS,
@@ -45,19 +45,19 @@ POLICIES = (
         checks_max=255,
         park_after_ms=10 * 365 * DAY_MS,
     ),
-    # Factors whose powers no double holds, far from their limit for long.
+    # Factors whose powers no double can represent, and which reach their limit slowly.
     CheckPolicy(check_interval_ms=7, check_interval_max_ms=DAY_MS, check_backoff=1.1),
     CheckPolicy(check_interval_ms=1_000, check_interval_max_ms=DAY_MS, check_backoff=1.07),
-    # Here pow() of Java and of C differ by a millisecond after the fourth check.
+    # For these, pow() of Java and of C differ by 1 ms after the fourth check.
     CheckPolicy(check_interval_ms=40_000, check_backoff=1.45),
     CheckPolicy(check_interval_ms=1_000_000, check_interval_max_ms=DAY_MS, check_backoff=1.42),
-    # A whole factor, as TOML may give it.
+    # An integer factor, as TOML may give it.
     CheckPolicy(check_backoff=2),
 )
 
 
 class Row(NamedTuple):
-    """The facts of one half message, as the state table would give them."""
+    """The facts of one half message, as the state table has them."""
 
     state: int
     age_ms: int
@@ -66,7 +66,7 @@ class Row(NamedTuple):
     has_ledger: int
 
 
-#: The widths of the state table: narrow types meet Python's literals in every rule.
+#: The column widths of the state table: narrow types meet Python's literals in every rule.
 SCHEMA = (
     "state tinyint not null, age_ms bigint not null, wait_ms bigint not null, "
     "checks_sent smallint not null, has_ledger tinyint not null"
@@ -74,7 +74,7 @@ SCHEMA = (
 
 
 def grid() -> list[Row]:
-    """Every state at both sides of every boundary of every policy."""
+    """Return every state on both sides of every boundary of every policy."""
     ages_ms = sorted({p.park_after_ms + step for p in POLICIES for step in (-1, 0, 1)})
     checks_sent = sorted({p.checks_max + step for p in POLICIES for step in (-1, 0, 1)})
     axes = product(State, ages_ms, (-1, 0, 1), checks_sent, (0, 1))
@@ -82,7 +82,7 @@ def grid() -> list[Row]:
 
 
 def drawn(strategy: st.SearchStrategy[T], count: int) -> list[T]:
-    """Values from Hypothesis, the same in every run."""
+    """Return values from Hypothesis, the same in every run."""
     values: list[T] = []
 
     @seed(20_261_104)
@@ -96,7 +96,7 @@ def drawn(strategy: st.SearchStrategy[T], count: int) -> list[T]:
 
 
 def drawn_rows() -> list[Row]:
-    """Anything that the columns can hold, from the far past to the far future."""
+    """Return any rows that the columns can hold, from the far past to the far future."""
     int64 = st.integers(min_value=-(2**63), max_value=2**63 - 1)
     row = st.builds(
         Row,
@@ -110,7 +110,7 @@ def drawn_rows() -> list[Row]:
 
 
 def drawn_policies() -> list[CheckPolicy]:
-    """Intervals and factors that nobody picked by hand."""
+    """Return random intervals and factors."""
     policy = st.builds(
         CheckPolicy,
         check_interval_ms=st.integers(min_value=1, max_value=HOUR_MS),
@@ -149,7 +149,7 @@ def test_due_column_agrees_with_due(
         expected = tuple(due(half, policy).value for policy in POLICIES)
         assert tuple(answer[facts:]) == expected, answer
         seen.update(expected)
-    # The rows would prove little if some rule never had its turn.
+    # The rows must reach every rule.
     assert seen == {due.value for due in Due}
 
 
@@ -194,7 +194,7 @@ def test_the_first_check_is_the_same_sum(spark: SparkSession) -> None:
 
 
 def test_a_half_without_a_next_check_gets_no_due_instead_of_a_guess(spark: SparkSession) -> None:
-    """Facts must not be NULL; where one is, the NULL comes out and fails the job."""
+    """Facts must not be NULL; if one is, the result is NULL and fails the job."""
     half = HalfFacts(
         state=F.lit(int(State.PREPARED)),
         age_ms=F.lit(0),

@@ -1,4 +1,4 @@
-"""A settle round: each undecided transaction gets what the rules say, and what its ledger has."""
+"""A settle round applies the rules and the ledger to each undecided transaction."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_with_nothing_undecided_no_job_runs(
 async def test_producers_are_asked_about_what_has_no_ledger_here(
     spark: SparkSession, broker: InProcessBroker, database: Database
 ) -> None:
-    """Also about what names a ledger that is not configured: their SDK can look there."""
+    """This includes an unconfigured ledger, because the producers' SDK can read it."""
     answers = {"a": Resolution.COMMIT, "b": Resolution.ROLLBACK, "c": Resolution.UNKNOWN}
     hold(broker, answers)
     hold(broker, ["d"], ledger="another ledger")
@@ -113,7 +113,7 @@ async def test_producers_are_asked_about_what_has_no_ledger_here(
         expected = {"a": COMMITTED, "b": ROLLED_BACK, "c": PREPARED, "d": PREPARED}
         await eventually(lambda: states(broker) == expected)
         assert {row.checks_sent for row in transactions(broker).values()} >= {1}
-        # Their next check lies ahead.
+        # Their next check is not due yet.
         done = settle(spark, broker, database)
         assert (done.seen, done.waiting, done.asked) == (2, 2, 0)
 
@@ -163,7 +163,7 @@ def test_what_was_asked_too_often_or_is_too_old_is_parked_with_an_alert(
         with Producer(broker.address, GROUP, checker=lambda _half: None) as producer:
             producer.send("hello", b"")
             assert settle(spark, broker).asked == 2
-            # The last check has as long to be answered as any other.
+            # The last check has as much time for an answer as any other.
             assert settle(spark, broker).waiting == 2
         broker.advance(seconds=1_000)
         with caplog.at_level(logging.INFO, logger="escrowmq"):

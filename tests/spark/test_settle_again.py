@@ -38,7 +38,7 @@ def database(tmp_path: Path) -> Database:
 
 @pytest.fixture
 def broker(database: Database) -> Iterator[InProcessBroker]:
-    """Everything in it is overdue; every other row is in the ledger."""
+    """Yield a broker whose transactions are overdue; every other one is in the ledger."""
     with InProcessBroker() as broker:
         hold(broker, IDS, ledger=database.uuid)
         database.commit(*THERE)
@@ -48,13 +48,13 @@ def broker(database: Database) -> Iterator[InProcessBroker]:
 
 @pytest.fixture
 def many_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two tasks, or a few more."""
+    """Plan two tasks or a few more."""
     monkeypatch.setattr(plan, "RANGE_ROWS", COUNT // 2)
     monkeypatch.setattr(plan, "SMALL_ROWS", 0)
 
 
 def is_settled(broker: InProcessBroker) -> bool:
-    """All of it, once, and nobody ever said the opposite."""
+    """Return whether everything is decided once, without a contradiction."""
     with OwnCalls(broker.broker_address) as calls:
         contradictions = calls.call(OwnCode.STATUS).header.contradictions
     return states(broker) == EXPECTED and visible(broker) == THERE and not contradictions
@@ -62,7 +62,7 @@ def is_settled(broker: InProcessBroker) -> bool:
 
 @dataclass(frozen=True)
 class Dying:
-    """A task that dies: after so many requests to the broker, at its first so many attempts."""
+    """A task that dies after this many requests to the broker, in its first attempts."""
 
     task: SettleTask
     requests: int
@@ -78,7 +78,7 @@ class Dying:
                 nonlocal done
                 if done >= self.requests:
                     raise RuntimeError("planted")
-                # So that there is something to die in the middle of.
+                # Split the batch, so that the task can die in the middle.
                 tell(verdicts, broker, batch.slice(0, 3))
                 done += 1
                 dying(verdicts, broker, batch.slice(3))
@@ -94,7 +94,7 @@ class Dying:
 
 @dataclass(frozen=True)
 class Overtaken:
-    """A task that has read its rows when somebody else decides one of them."""
+    """A task that is overtaken: another decision comes after it has read its rows."""
 
     task: SettleTask
     broker: str
@@ -121,7 +121,7 @@ def test_a_verdict_on_what_has_moved_on_meanwhile_is_dropped(
     resolution: str,
     contradictions: int,
 ) -> None:
-    """Its record version is not the one that the verdict names; the first decision stays."""
+    """The record's version is not the one in the verdict, so the first decision stays."""
     monkeypatch.setattr(
         "escrowmq.pipeline.settle.tasks.SettleTask",
         lambda known, sights: Overtaken(
@@ -168,7 +168,7 @@ def test_a_round_that_is_killed_in_the_middle_is_finished_by_the_next(
             settle(spark, broker, database)
     before = states(broker)
     assert 0 in before.values()
-    # Other tasks of the killed round may still be at it.
+    # Other tasks of the killed round may still run.
     assert settle(spark, broker, database).seen <= list(before.values()).count(0)
     assert is_settled(broker)
 
@@ -186,7 +186,7 @@ def test_a_task_that_is_tried_again_decides_what_is_left(
     )
     done = settle(spark, broker, database)
     assert is_settled(broker)
-    # What the first attempts did is done, and is not counted.
+    # The work of the first attempts is done, but not counted.
     assert 0 < done.committed + done.rolled_back < COUNT
 
 

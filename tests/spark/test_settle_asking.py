@@ -1,4 +1,4 @@
-"""Who is asked about what, when, and by whose clock: rounds without a ledger, and with one."""
+"""Which producers a round asks, when, and by which clock, with and without a ledger."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_each_transaction_waits_longer_after_each_check_of_its_own(spark: SparkS
 def test_ages_and_deadlines_are_on_each_brokers_own_clock(
     spark: SparkSession, database: Database
 ) -> None:
-    """Neither this machine's time nor another broker's plays a part."""
+    """Neither this machine's time nor another broker's matters."""
     now_ms = time.time_ns() // 1_000_000
     past, future = ManualClock(now_ms - 10**9), ManualClock(now_ms + 10**9)
     with (
@@ -108,7 +108,7 @@ def test_ages_and_deadlines_are_on_each_brokers_own_clock(
 def test_a_round_tells_the_broker_that_the_pipeline_is_there(
     spark: SparkSession, broker: InProcessBroker
 ) -> None:
-    """Also one that has nothing to do; without it, the broker says since when it is missed."""
+    """Even an idle round counts; otherwise the status shows since when the pipeline is away."""
 
     def away_since_ms() -> int:
         with OwnCalls(broker.broker_address) as calls:

@@ -1,4 +1,4 @@
-"""Databases and brokers that fail: UNKNOWN, visible, never a COMMIT, and nobody else waits."""
+"""Databases and brokers that fail: UNKNOWN, reported, never a COMMIT, no delay for others."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_bad_ledgers_decide_nothing_and_the_good_one_decides(
     broker.advance(seconds=LATE_S)
     done = settle_round(spark, [broker.broker_address], known)
     assert done.unknown == {"ledger_unreachable": 2, "ledger_missing": 2}
-    # The UUID that its database has no more is nobody's: its producers are asked.
+    # No configured database has that UUID any more, so its producers are asked.
     assert (done.no_producer, done.committed, done.rolled_back) == (2, 1, 1)
     found = states(broker)
     assert (found.pop("good there"), found.pop("good absent")) == (COMMITTED, ROLLED_BACK)
@@ -76,7 +76,7 @@ def test_bad_ledgers_decide_nothing_and_the_good_one_decides(
 def test_a_pipeline_that_starts_while_a_ledger_is_down_waits_and_asks_nobody(
     spark: SparkSession, broker: InProcessBroker, database: Database, tmp_path: Path
 ) -> None:
-    """Producers that answer "unknown" would have healthy transactions counted, and parked."""
+    """A producer's "unknown" would count as a check, and healthy transactions would be parked."""
     other = Database(path=tmp_path / "other.db")
     hold(broker, ["there", "absent"], ledger=database.uuid)
     hold(broker, ["elsewhere"], ledger="not configured")
@@ -97,7 +97,7 @@ def test_a_pipeline_that_starts_while_a_ledger_is_down_waits_and_asks_nobody(
         (tmp_path / "away.db").rename(database.path)
         done = settle_round(spark, [broker.broker_address], known)
         assert (done.committed, done.rolled_back, done.unknown) == (1, 1, {})
-        # Now every configured ledger has said which it is, and this one is not among them.
+        # Now every configured ledger has reported its UUID, and this one is not among them.
         assert (done.no_ledger, done.asked) == (1, 1)
 
 
@@ -136,7 +136,7 @@ def test_a_broker_that_is_away_is_named_and_the_others_are_settled(
 
 @contextmanager
 def through_a_wire(address: str, connections_max: int) -> Iterator[str]:
-    """An address that leads to another one, for its first few connections only."""
+    """Yield an address that forwards only its first few connections to another address."""
     server = socket.create_server(("127.0.0.1", 0))
     opened: list[socket.socket] = []
 
@@ -169,7 +169,7 @@ def through_a_wire(address: str, connections_max: int) -> Iterator[str]:
 def test_a_broker_that_goes_away_in_the_middle_is_left_out(
     spark: SparkSession, broker: InProcessBroker, database: Database, connections: int
 ) -> None:
-    """After the driver has looked at it; and when its rows were planned, before they are read."""
+    """It fails after the driver has contacted it, or after its rows were planned."""
     with (
         InProcessBroker(name="other") as other,
         through_a_wire(other.broker_address, connections) as address,
@@ -218,7 +218,7 @@ def test_a_broker_that_goes_away_before_the_evidence_keeps_its_attempts(
 def test_attempts_of_a_sink_are_rolled_back_by_evidence_alone(
     spark: SparkSession, broker: InProcessBroker
 ) -> None:
-    """No producer has them, no time rule holds for them, and nobody parks them."""
+    """They have no producer and no time rule, and they are never parked."""
     given_up, alive = attempt("a" * 8, 1_000), attempt("b" * 8, 2_000)
     hold(broker, [given_up, alive], group="%SINK%app")
     broker.advance(seconds=86_399)

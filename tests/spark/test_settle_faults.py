@@ -1,6 +1,6 @@
-"""What can be wrong with a ledger's database: UNKNOWN, visible, never a COMMIT, never a fence.
+"""Faults of a ledger's database: UNKNOWN, reported, never a COMMIT, never a fence.
 
-Each kind of database has all of its faults in one round, beside a database that is as it should be.
+Each kind of database has all of its faults in one round, beside a healthy database.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 PREPARED, COMMITTED, ROLLED_BACK = range(3)
 ODD = ("COMMITTED", "committed ", "commit", "", "rolled back", "1")
-#: A ledger in which every look-up takes for ever.
+#: A ledger in which every lookup hangs.
 SLOW_VIEW = (
     "CREATE VIEW escrowmq_ledger (transaction_id, producer_group, outcome) AS"
     " SELECT CAST(pg_sleep(3600) AS text), 'x', 'committed'"
@@ -44,7 +44,7 @@ def broker() -> Iterator[InProcessBroker]:
 
 @pytest.fixture(scope="module")
 def server_url() -> Iterator[str]:
-    """A PostgreSQL server that asks the role `shop` for its password."""
+    """Yield a PostgreSQL server that requires a password from the role `shop`."""
     with postgres_server() as server:
         rules = Path(server.pgdata) / "pg_hba.conf"
         rules.write_text("local all shop scram-sha-256\n" + rules.read_text())
@@ -81,7 +81,7 @@ class Case:
         self.shops[name].run(f"INSERT INTO escrowmq_ledger VALUES ({values})")
 
     def add_odd(self) -> None:
-        """One with rows that nobody of ours wrote."""
+        """Add a database with rows that our SDK does not write."""
         self.add("odd")
         keys = {f"odd <{word}>": word for word in ODD}
         hold(self.broker, keys, ledger=self.uuids["odd"])
@@ -89,7 +89,7 @@ class Case:
             self.write("odd", key, word)
 
     def configured(self) -> Ledgers:
-        """All of them, which have been heard of once."""
+        """Return a config of all databases, after each has reported its UUID once."""
         known = ledgers(*(shop.url for shop in self.shops.values()))
         assert len(known.known().urls) == len(self.shops)
         return known
@@ -98,7 +98,7 @@ class Case:
         return settle_round(spark, [self.broker.broker_address], known)
 
     def check(self, *good: str) -> None:
-        """Those are decided as they should be, and nothing else is."""
+        """Assert that only these are decided, and correctly."""
         found = states(self.broker)
         for name in good:
             assert found.pop(f"{name} there") == COMMITTED
@@ -108,7 +108,7 @@ class Case:
 
 
 def reported_ledgers(broker: InProcessBroker) -> list[LedgerRow]:
-    """What the rounds told the broker."""
+    """Return the rounds' reports to the broker."""
     with OwnCalls(broker.broker_address) as calls:
         return [row for row in calls.call(OwnCode.LIST_LEDGERS).rows if row.name]
 
@@ -136,7 +136,7 @@ def test_nothing_that_is_wrong_with_a_file_decides_anything(
         "locked": 2,
         "odd_row": len(ODD),
     }
-    # The UUID that its database has no more is nobody's: its producers are to be asked.
+    # No configured database has that UUID any more, so its producers must be asked.
     assert (done.no_ledger, done.no_producer, done.asked) == (2, 2, 0)
     case.check("good", "odd")
     reported = {row.name: row for row in reported_ledgers(broker)}
@@ -148,7 +148,7 @@ def test_nothing_that_is_wrong_with_a_file_decides_anything(
     } == {
         "down": "ledger_unreachable",
         "nameless": "ledger_missing",
-        # The driver read the UUIDs; the tasks found out.
+        # The driver read the UUIDs, and the tasks found the fault.
         "missing": "ledger_missing",
         "locked": "locked",
     }
@@ -159,7 +159,7 @@ def test_nothing_that_is_wrong_with_a_file_decides_anything(
     writer.close()
     for name in ("down", "other", "nameless", "locked"):
         assert shops[name].outcomes() == {f"{name} there": "committed"}
-    # What was healed is settled by the next round.
+    # The next round settles a repaired ledger.
     shops["other"].run(f"UPDATE escrowmq_ledger_id SET ledger_uuid = '{case.uuids['other']}'")
     assert case.round(spark, known).committed == 3
     healed = {row.name: row.is_reachable for row in reported_ledgers(broker)}
@@ -216,6 +216,6 @@ def test_nothing_that_is_wrong_with_a_server_decides_anything(
 
 
 def allow(admin: Shop, name: str, *, is_allowed: bool) -> None:
-    """Whether anybody can reach a database; who is there is thrown out."""
+    """Allow or forbid connections to a database; end the open ones."""
     admin.run(f"ALTER DATABASE {name} WITH ALLOW_CONNECTIONS {is_allowed}")
     admin.run(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")

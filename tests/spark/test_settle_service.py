@@ -1,4 +1,4 @@
-"""Settling as the service runs it: at once when something is due, and not at all otherwise."""
+"""The service settles as soon as something is due, and runs no job otherwise."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 COMMITTED, ROLLED_BACK = 1, 2
-#: Nothing in a test waits for it.
+#: No test waits this long.
 NEVER_MS = 3_600_000
 STOP_S = 20.0
 
@@ -49,7 +49,7 @@ def database(tmp_path: Path) -> Database:
 def serving(
     spark: SparkSession, broker: InProcessBroker, database: Database, folder: Path
 ) -> Iterator[Service]:
-    """The service that ``escrowmq pipeline`` runs, without archiving; it asks for news often."""
+    """Run the service of ``escrowmq pipeline`` without archiving; it polls for news often."""
     config = PipelineConfig(
         brokers=broker.broker_address,
         settle_interval_ms=NEVER_MS,
@@ -72,7 +72,7 @@ def serving(
 
 
 def job_count(spark: SparkSession) -> int:
-    """Jobs of settling, and of tests that name no group."""
+    """Return the count of jobs of settling, and of tests that name no group."""
     tracker = spark.sparkContext.statusTracker()
     return len(tracker.getJobIdsForGroup(SETTLE)) + len(tracker.getJobIdsForGroup())
 
@@ -114,7 +114,7 @@ async def test_a_round_starts_at_once_when_the_broker_says_so_and_no_job_runs_be
         "no_ledger": 1,
     }
     assert summary.items() >= expected.items()
-    # The same to the log, to Prometheus and to the lake.
+    # The same numbers go to the log, to Prometheus and to the lake.
     (line,) = [vars(line) for line in caplog.records if event_of(line) == "settle_done"]
     assert {name: line[name] for name in summary if name in expected} == expected
     assert line["took_ms"] == summary["took_ms"]

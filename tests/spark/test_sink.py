@@ -30,7 +30,7 @@ def broker() -> Iterator[InProcessBroker]:
 
 
 def rows(spark: SparkSession, count: int = 20, partitions: int = 2) -> DataFrame:
-    """Messages with the bodies 0, 1, 2, …"""
+    """Return messages with the bodies 0, 1, 2, …"""
     return spark.range(0, count, 1, partitions).select(F.col("id").cast("string").alias("body"))
 
 
@@ -135,13 +135,13 @@ def test_a_batch_with_a_name_is_written_once_however_often_it_runs(
     assert bodies(broker) == each_once(20) + each_once(20)
 
 
-# What goes wrong.
+# Failures.
 
 
 def test_a_task_that_is_tried_again_leaves_no_double(
     spark: SparkSession, broker: InProcessBroker, tmp_path: Path
 ) -> None:
-    """Its first try had written all its rows; nobody ever names that attempt."""
+    """Its first try had written all its rows, and no commit names that attempt."""
     once = str(tmp_path / "once")
     write_with_fault(rows(spark), broker, "write.after:raise", once=once)
     assert bodies(broker) == each_once(20)
@@ -175,7 +175,7 @@ def test_a_commit_that_fails_before_it_decides_leaves_nothing_visible(
     with pytest.raises(PySparkException, match=r"planted at commit\.before"):
         write_with_fault(rows(spark), broker, "commit.before:raise", appId="a", batchId="b")
     assert bodies(broker) == Counter()
-    # Aborted, and nobody's way is barred.
+    # The abort left nothing that blocks the next run.
     assert broker.undecided() == []
     write(rows(spark), broker, appId="a", batchId="b")
     assert bodies(broker) == each_once(20)
@@ -195,7 +195,7 @@ def test_an_abort_after_a_commit_undoes_nothing(
 def test_an_abort_that_finds_nobody_does_not_hide_why(
     spark: SparkSession, broker: InProcessBroker
 ) -> None:
-    """The way to the broker ends with the commit."""
+    """The connection to the broker breaks at the commit."""
 
     def loses(code: OwnCode, _: int) -> bool:
         return code in (OwnCode.DECIDE_BATCH, OwnCode.LIST_TRANSACTIONS)
@@ -205,7 +205,7 @@ def test_an_abort_that_finds_nobody_does_not_hide_why(
         pytest.raises(PySparkException, match=r"answer_lost.*DECIDE_BATCH"),
     ):
         write(rows(spark), way.address, timeoutMs="200")
-    # It was decided, and whoever runs it again under its name hears so.
+    # The batch was decided, and a repeated run under its name learns that.
     assert bodies(broker) == each_once(20)
 
 
@@ -223,7 +223,7 @@ def test_a_broker_that_is_away_is_named(spark: SparkSession, broker: InProcessBr
         write(rows(spark), address, timeoutMs="100")
 
 
-# What is refused.
+# Refusals.
 
 
 def test_a_wrong_option_is_named_with_what_it_may_be(

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from escrowmq.pipeline.settle.round_summary import RoundSummary
 
 NAMED = {"appId": "nightly", "batchId": "2026-11-17"}
-#: Then it is as if the driver had been killed there: nobody clears up.
+#: Acts like a driver that is killed there: no abort runs.
 AND_DIES = ",abort:skip"
 
 
@@ -42,7 +42,7 @@ def addresses(brokers: list[InProcessBroker]) -> str:
 
 
 def rows(spark: SparkSession, count: int = 60, partitions: int = 3) -> DataFrame:
-    """Messages with the bodies 0, 1, 2, …"""
+    """Return messages with the bodies 0, 1, 2, …"""
     return spark.range(0, count, 1, partitions).select(F.col("id").cast("string").alias("body"))
 
 
@@ -73,7 +73,7 @@ def undecided(brokers: list[InProcessBroker]) -> list[int]:
 
 
 def keyed_stream(spark: SparkSession, folder: Path, brokers: list[InProcessBroker]) -> Stream:
-    """With rows for every broker in every batch."""
+    """Return a stream with rows for every broker in every batch."""
     stream = Stream(spark, folder, addresses(brokers))
     stream.columns = ("value", "value AS key")
     return stream
@@ -99,7 +99,7 @@ def test_a_batch_may_have_rows_for_one_broker_only(
     write(rows(spark, 5, 1), brokers, **NAMED)
     assert bodies(brokers[0]) == each_once(5)
     assert undecided(brokers) == [0, 0, 0]
-    # None for home: it decides nevertheless.
+    # Home gets no rows, but still decides.
     keyed = rows(spark, 200).withColumn("key", F.col("body"))
     write(keyed, brokers[1:])
     of_last = [int(body) for body in bodies(brokers[2])]
@@ -133,7 +133,7 @@ def test_rows_with_one_key_stay_at_one_broker_and_in_order_from_batch_to_batch(
 def test_a_batch_with_a_name_leaves_nothing_anywhere_when_it_runs_again(
     spark: SparkSession, brokers: list[InProcessBroker]
 ) -> None:
-    # Wherever its home stands in the list.
+    # The home's position in the list does not matter.
     for order in (brokers, brokers[::-1], brokers[1:] + brokers[:1]):
         write(rows(spark), order, **NAMED)
     assert bodies(*brokers) == each_once()
@@ -147,7 +147,7 @@ def test_a_driver_that_dies_before_the_decision_leaves_nothing_visible(
     write_and_die(rows(spark), brokers, step, **NAMED)
     left = undecided(brokers)
     assert all(left)
-    # It might come back: nothing tells that it is dead.
+    # It might come back: nothing proves that it is dead.
     assert settle(spark, brokers).rolled_back == 0
     assert bodies(*brokers) == Counter()
 
@@ -222,11 +222,11 @@ def test_an_abort_after_the_decision_carries_it(
 def test_a_driver_that_comes_too_late_is_refused_as_a_whole(
     spark: SparkSession, brokers: list[InProcessBroker], tmp_path: Path
 ) -> None:
-    """A later run has begun, and settle has rolled back what the earlier one holds at home."""
+    """A later run has begun, and settle has rolled back the earlier run's half messages at home."""
     go_on = tmp_path / "go-on"
 
     def late() -> None:
-        # Made like this, Spark takes the session for this thread's, too.
+        # Made like this, Spark also makes the session the active one of this thread.
         frame = spark.createDataFrame([(str(number),) for number in range(60)], "body string")
         hangs = {"fault": "commit.before:hang", "until": str(go_on)}
         write(frame.repartition(3), brokers, **hangs, **NAMED)
@@ -255,7 +255,7 @@ def test_what_nobody_comes_back_for_is_given_up_everywhere_after_a_day(
     write_and_die(rows(spark), brokers, "check.after", **NAMED)
     for other in brokers[1:]:
         other.advance(seconds=48 * 3_600)
-    # Their own age does not count.
+    # The age of the parts does not count.
     assert settle(spark, brokers).rolled_back == 0
     brokers[0].advance(seconds=24 * 3_600)
     assert settle(spark, brokers).rolled_back == 5
@@ -305,7 +305,7 @@ def test_a_stream_writes_every_batch_once_wherever_its_driver_dies(
     assert undecided(brokers) == [0, 0, 0]
 
 
-# What is refused.
+# Refusals.
 
 
 def test_an_app_id_that_two_brokers_know_is_refused(
@@ -315,7 +315,7 @@ def test_an_app_id_that_two_brokers_know_is_refused(
         write(rows(spark, 5, 1), [broker], **NAMED)
     with pytest.raises(PySparkException, match=r"app_id_at_two_brokers.*'b', 'c'"):
         write(rows(spark), brokers, **NAMED)
-    # One of them is enough to know which is home.
+    # With only one of these brokers in the list, home is known.
     write(rows(spark, 5, 1), brokers[:2], **NAMED)
     assert bodies(*brokers) == each_once(5) + each_once(5)
 

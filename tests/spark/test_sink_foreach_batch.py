@@ -1,4 +1,4 @@
-"""``df.write`` in ``foreachBatch``, with an app id and a batch id: once, and never silently not."""
+"""``df.write`` in ``foreachBatch`` with an app id and a batch id: written once, or an error."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Query:
 def test_a_new_checkpoint_does_not_lose_its_batches_silently(
     spark: SparkSession, broker: InProcessBroker, tmp_path: Path
 ) -> None:
-    """Its batches have the numbers of the old one's, and other rows."""
+    """Its batches have the same numbers as the old one's, but other rows."""
     first, second = Query(spark, tmp_path, "first"), Query(spark, tmp_path, "second")
     first.add("a", "b")
     second.add("c")
@@ -87,7 +87,7 @@ def test_a_new_checkpoint_does_not_lose_its_batches_silently(
 def test_a_new_checkpoint_that_reads_the_same_rows_writes_them_once(
     spark: SparkSession, broker: InProcessBroker, tmp_path: Path
 ) -> None:
-    """In another order and other partitions."""
+    """The rows are in another order and in other partitions."""
     first, second = Query(spark, tmp_path, "first"), Query(spark, tmp_path, "second")
     lines = [str(number) for number in range(20)]
     first.add(*lines)
@@ -105,7 +105,7 @@ def test_a_new_checkpoint_that_reads_the_same_rows_writes_them_once(
 def test_a_batch_that_spark_repeats_is_done_whatever_its_rows_are(
     spark: SparkSession, broker: InProcessBroker, tmp_path: Path
 ) -> None:
-    """The driver died after the write, and a repetition may find other rows."""
+    """The driver died after the write, and a repetition may have other rows."""
     query = Query(spark, tmp_path, "only")
     query.add("a")
 
@@ -130,7 +130,7 @@ def test_one_name_for_two_batches_of_a_query_is_refused(
     query.add("b")
     with pytest.raises(StreamingQueryException, match="batch_decided_by_another_query"):
         query.run(lambda frame, _batch: write(frame, broker, "always"))
-    # Whichever file came first.
+    # Either file may come first.
     assert bodies(broker) in (Counter("a"), Counter("b"))
 
 

@@ -1,4 +1,4 @@
-"""Which attempts of the sink are given up, and by what evidence."""
+"""Which attempts of the sink count as orphans, and by which evidence."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ UUID = "7f8b1c1e1f5a4c5e9a0d2b3c4d5e6f70"
 
 
 def run(number: int, *, app_id: str = "app", query_id: str = QUERY) -> SinkRun:
-    """The nth run of a query."""
+    """Return the nth run of a query."""
     return SinkRun(app_id=app_id, query_id=query_id, run=f"{number:08x}", opened_at=4_096 * number)
 
 
@@ -45,22 +45,22 @@ def decided(
 
 Plain = PLAIN_QUERY
 CASES = [
-    # Numbers.
+    # Batch numbers.
     (held(run(1), 5), [decided(5)], "batch_decided"),
     (held(run(1), 4), [decided(5)], "batch_decided"),
     (held(run(1), 6), [decided(5)], None),
     (held(run(1), 6), [], None),
-    # As numbers, not as texts.
+    # Compared as numbers, not as strings.
     (held(run(1), 10), [decided(9)], None),
-    # Another query got that far: this one's batch would be refused.
+    # Another query got that far, so this one's batch would be refused.
     (held(run(1), 5), [decided(5, query_id=OTHER_QUERY), decided(2)], "batch_decided"),
-    # Others' decisions.
+    # Decisions of others.
     (held(run(1), 5), [decided(5, app_id="other"), decided(5, broker="b:1"), decided("5")], None),
-    # Names.
+    # Batch names.
     (held(run(1, query_id=Plain), "x"), [decided("x", query_id=Plain)], "batch_decided"),
     (held(run(1, query_id=Plain), "x"), [decided("y", query_id=Plain)], None),
     (held(run(1, query_id=Plain), "5"), [decided(9)], None),
-    # Age, of whatever is in such a group.
+    # The age of any transaction in such a group.
     (held(run(1), 6, age_ms=DAY_MS), [decided(5)], "too_old"),
     (held(run(1), 6, age_ms=DAY_MS - 1), [decided(5)], None),
     (("a:1", "somebody else's id", "%SINK%app", DAY_MS), [decided(5)], "too_old"),
@@ -80,7 +80,7 @@ def evidence(
 
 
 def test_an_attempt_is_given_up_by_evidence_only(spark: SparkSession) -> None:
-    """All cases in one job: each has an app id and a broker of its own."""
+    """All cases run in one job: each has its own app id and broker."""
     attempts: list[tuple[str, str, str, int]] = []
     batches: list[tuple[str, str, str, int | None, str | None]] = []
     expected: dict[int, str] = {}
@@ -102,7 +102,7 @@ def test_a_later_run_shows_that_the_earlier_ones_are_dead(
         held(run(3, query_id=query_id), batch),
         held(run(2, query_id=query_id), batch),
         held(run(3, query_id=query_id), batch),
-        # Another app, another broker, another query or batch: no evidence.
+        # Another app, broker, query or batch is no evidence.
         held(run(1, query_id=query_id, app_id="other"), batch),
         held(run(1, query_id=query_id), batch, broker="b:1"),
         held(run(1, query_id=OTHER_QUERY), 5),
@@ -113,7 +113,7 @@ def test_a_later_run_shows_that_the_earlier_ones_are_dead(
 
 
 def test_later_batches_of_one_run_are_no_later_run(spark: SparkSession) -> None:
-    """Whenever Spark makes the writer: its position may be the run's or the batch's."""
+    """Spark may make the writer at any time: its position may be the run's or the batch's."""
     early = run(1)
     late = SinkRun(
         app_id=early.app_id,
@@ -125,7 +125,7 @@ def test_later_batches_of_one_run_are_no_later_run(spark: SparkSession) -> None:
 
 
 def test_a_time_in_an_older_name_makes_no_run_earlier_or_later(spark: SparkSession) -> None:
-    """A driver's clock may be set back, and no position in a log is comparable with it."""
+    """A driver's clock may be set back, and it is not comparable with a position in a log."""
 
     def by_clock(of: SinkRun, at_ms: int) -> tuple[str, str, str, int]:
         broker, transaction_id, group, age_ms = held(of, 5)

@@ -1,4 +1,4 @@
-"""The sink over hours and days: the broker's clock is moved by hand."""
+"""The sink over hours and days, with a broker clock that tests move by hand."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HOUR_S = 3_600
 
 @pytest.fixture
 def broker() -> Iterator[InProcessBroker]:
-    # Retention deletes whole segments.
+    # Small segments, because retention deletes whole segments.
     with InProcessBroker(store=StoreConfig(segment_bytes_max=4_096)) as broker:
         yield broker
 
@@ -112,7 +112,7 @@ def test_a_driver_whose_clock_was_set_back_keeps_its_attempts(
 def test_a_batch_is_not_written_again_when_the_log_has_forgotten_it(
     spark: SparkSession, broker: InProcessBroker, tmp_path: Path
 ) -> None:
-    """Decided, but Spark does not know; then the stream stands still for longer than retention."""
+    """The batch is decided, but Spark does not know; then the stream pauses beyond retention."""
     stream = Stream(spark, tmp_path, broker.broker_address)
     stream.add("a")
     stream.run()
@@ -124,7 +124,7 @@ def test_a_batch_is_not_written_again_when_the_log_has_forgotten_it(
     with OwnCalls(broker.broker_address) as calls:
         log_end = calls.call(OwnCode.STATUS).header.log_end
     broker.advance(seconds=100 * HOUR_S)
-    # Something must follow, or the last segment stays.
+    # Another write must follow, because retention keeps the last segment.
     other = Stream(spark, tmp_path / "other", broker.broker_address)
     other.add("x" * 4_096)
     other.run(app_id="other")

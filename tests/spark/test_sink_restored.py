@@ -1,4 +1,4 @@
-"""A stream into brokers of which the home is restored: nothing twice, nothing silently left out."""
+"""A stream into brokers whose home is restored: nothing is doubled, nothing silently skipped."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Home:
-    """A broker that can be set back to an earlier state."""
+    """A broker that can be restored to an earlier state."""
 
     def __init__(self, folder: Path) -> None:
         self._data = folder / "data"
@@ -50,7 +50,7 @@ def bodies(broker: InProcessBroker) -> Counter[str]:
 def test_a_home_that_was_restored_refuses_a_batch_after_a_gap(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """It knows of batches 0 to 2, of which one is empty, and Spark has written 3 and 4 since."""
+    """It knows batches 0 to 2, one of them empty, and Spark has since written 3 and 4."""
     home, stream = Home(tmp_path), Stream(spark, tmp_path, "")
     with home.started(stream) as broker:
         for lines in (["a"], [], ["b"]):

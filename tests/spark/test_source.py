@@ -1,4 +1,4 @@
-"""Messages as DataFrames: what is committed, and nothing else."""
+"""Messages as DataFrames: only committed ones."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[InProcessBroker]:
-    """Ten messages in each of two queues, of which half were transactions, and what is hidden."""
+    """Yield ten messages in each of two queues, half of them transactional, and hidden ones."""
     with InProcessBroker(queue_count=2) as broker:
         for number in range(5):
             for queue_id in range(2):
@@ -88,7 +88,7 @@ def test_several_topics_and_patterns_are_read(spark: SparkSession, broker: InPro
 
     assert topics(topic="orders, payments") == {"orders", "payments"}
     assert topics(topic="", topicPattern="pay.*") == {"payments"}
-    # Not the system's, nor those of groups.
+    # Neither system topics nor topics of groups.
     assert topics(topic="", topicPattern=".*") == {"orders", "payments"}
 
 
@@ -128,7 +128,7 @@ def test_times_begin_and_end_a_read(spark: SparkSession, broker: InProcessBroker
 
 def test_tags_and_keys_filter(spark: SparkSession, broker: InProcessBroker) -> None:
     assert read(spark, broker, tags="p || q", columns="body").count() == 10
-    # A tag with the same code as another: "Aa" and "BB" have one in Java.
+    # "Aa" and "BB" have the same hash code in Java.
     send(broker, row(b"", topic="twins", TAGS="Aa"), row(b"", topic="twins", TAGS="BB"))
     assert [one.tags for one in read(spark, broker, topic="twins", tags="BB").collect()] == ["BB"]
     by_key = read(spark, broker, keys="k1,k3", columns="keys").collect()

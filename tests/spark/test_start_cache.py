@@ -1,6 +1,6 @@
-"""What Java learned at an earlier start: kept, found again, and never in the way.
+"""The cache of an earlier start of Java: kept, found again, and never an obstacle.
 
-Real Java, on Spark's own class path, with a main class of Spark's that ends at once.
+The tests run a real Java on Spark's own class path, with a main class of Spark that ends at once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SPARK_HOME = Path(pyspark.__file__).parent
-#: A process has one Java.
+#: Run in another process, because a process has only one Java.
 STARTING = """
 import sys
 from pathlib import Path
@@ -52,7 +52,7 @@ def found(cache: Path, monkeypatch: pytest.MonkeyPatch) -> StartCache:
 
 @pytest.fixture
 def made(found: StartCache) -> StartCache:
-    """The cache, made by a short run of Java if it is not there."""
+    """Return the cache; make it by a short run of Java if it does not exist."""
     if not found.is_whole():
         draft = found.path.with_suffix(".draft")
         run_java(found, f"-XX:AOTCacheOutput={draft}")
@@ -77,7 +77,7 @@ def test_it_is_used_once_it_is_there(found: StartCache, made: StartCache) -> Non
     assert training_command(found.path.parent) is None
     (option,) = found.options()
     assert option == f"-XX:AOTCache={made.path}"
-    # "on" in place of "auto": Java would end at once if it could not use it.
+    # With "on" in place of "auto", Java ends at once if it cannot use the cache.
     assert "SparkSubmit" in run_java(found, option, "-XX:AOTMode=on")
 
 

@@ -64,7 +64,7 @@ def test_a_batch_without_rows_is_decided_too(stream: Stream, broker: InProcessBr
 def test_spark_tells_tasks_their_query_batch_and_run(
     stream: Stream, broker: InProcessBroker
 ) -> None:
-    """Undocumented names: another version of Spark may call them otherwise."""
+    """The names are undocumented, so another version of Spark may change them."""
     stream.add("a")
     stream.run()
     stream.add("b")

@@ -1,4 +1,4 @@
-"""Messages as a stream: each once, from where the checkpoint stands."""
+"""Messages as a stream: each once, from the checkpoint's position."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def broker() -> Iterator[InProcessBroker]:
-    """An empty broker with topics of two queues."""
+    """Yield an empty broker with topics of two queues."""
     with InProcessBroker(queue_count=2) as broker:
         broker.create_topic("orders", queues=2)
         yield broker
 
 
 class Stream:
-    """A query that is run up to what is there, again and again, and remembers its batches."""
+    """A query that can run repeatedly up to the current end, and remembers its batches."""
 
     def __init__(self, spark: SparkSession, broker: InProcessBroker, checkpoint: Path) -> None:
         self._spark = spark
@@ -39,7 +39,7 @@ class Stream:
         self.batches: list[list[bytes]] = []
 
     def run(self, **options: Any) -> list[bytes]:  # noqa: ANN401 - options
-        """Read what is available now; returns what came."""
+        """Read everything available now; return the new bodies."""
         given = {"broker": self._broker.broker_address, "topic": "orders", **options}
         first = len(self.batches)
         query = (
@@ -120,7 +120,7 @@ def test_a_topic_that_appears_before_the_first_offset_is_not_lost(broker: InProc
     end = stream.latestOffset(start, ReadAllAvailable())
     at = places(end)["broker-a"]
     assert (at["orders"]["0"], at["later"]["0"]) == (2, 0)
-    # The next run reads it.
+    # The next run reads the message.
     later = reader().latestOffset(end, ReadAllAvailable())
     assert places(later)["broker-a"]["later"]["0"] == 1
 

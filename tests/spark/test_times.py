@@ -20,14 +20,14 @@ from tests.spark.topics import BORN_AT_MS, read, row, send
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-#: Five and a half hours before UTC, and daylight saving time besides: no zone of a usual machine.
+#: A zone that no usual test machine has: UTC-3:30, with daylight saving time.
 ZONE = "America/St_Johns"
 MESSAGES = 5
 
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[InProcessBroker]:
-    """One message a minute, from a round minute and 7 ms on."""
+    """Yield one message per minute, from a round minute plus 7 ms."""
     with InProcessBroker() as broker:
         now_ms = broker.clock.now_ms()
         broker.advance(ms=60_000 - now_ms % 60_000 + 7)
@@ -39,20 +39,20 @@ def broker() -> Iterator[InProcessBroker]:
 
 @pytest.fixture(scope="module")
 def abroad(spark: SparkSession) -> SparkSession:
-    """A session of the same Spark in another time zone."""
+    """Return a session of the same Spark in another time zone."""
     session = spark.newSession()
     session.conf.set("spark.sql.session.timeZone", ZONE)
     return session
 
 
 def first_at(broker: InProcessBroker) -> datetime:
-    """When the first message became visible."""
+    """Return the time when the first message became visible."""
     now = datetime.fromtimestamp(broker.clock.now_ms() / 1_000, UTC)
     return now - timedelta(minutes=MESSAGES)
 
 
 def ended(stream: DataFrame, folder: Path) -> DataFrame:
-    """The rows that a stream has appended when it ends at what is there."""
+    """Run a stream up to the current end; return the rows that it appended."""
     query = (
         stream.writeStream.format("parquet")
         .option("checkpointLocation", str(folder / "checkpoint"))
@@ -93,7 +93,7 @@ def test_literals_are_of_the_time_zone_of_the_session(
         assert frame.where(f"visible_at = {literal}").count() == 1
         minute = f"BETWEEN {literal} AND {literal} + INTERVAL 60 SECONDS"
         assert frame.where(f"visible_at {minute}").count() == 2
-        # The zone is part of this literal.
+        # This literal includes the zone.
         assert frame.where(f"visible_at >= TIMESTAMP '{third.isoformat()}'").count() == 3
         # A Python datetime is an instant, too.
         assert frame.where(F.col("visible_at") > F.lit(third)).count() == 2
@@ -103,8 +103,8 @@ def test_literals_are_of_the_time_zone_of_the_session(
 def test_a_filter_on_time_leaves_the_next_query_alone(
     spark: SparkSession, broker: InProcessBroker, is_pushed: str
 ) -> None:
-    # Spark 4.3 keeps what a Python reader did with a pushed filter for later queries of the same
-    # DataFrame, which then miss rows.  So no reader of ours takes filters.
+    # Spark 4.3 reuses a Python reader's result for a pushed filter in later queries of the same
+    # DataFrame, which then miss rows. Therefore our readers accept no filters.
     session = spark.newSession()
     session.conf.set("spark.sql.python.filterPushdown.enabled", is_pushed)
     frame = read(session, broker)

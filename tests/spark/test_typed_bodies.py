@@ -1,4 +1,4 @@
-"""Bodies in JSON and Avro become typed columns in one line."""
+"""One line turns JSON and Avro bodies into typed columns."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ ORDER = bytes.fromhex("540401a40204026100026202027800")
 def broker() -> Iterator[InProcessBroker]:
     with InProcessBroker() as broker:
         send(broker, row(b'{"id": 42, "paid": "4.20"}', topic="json"), row(b"{", topic="json"))
-        # As a registry's clients send it: a zero, four bytes with the schema's id, the value.
+        # The framing of schema registry clients: a zero byte, four bytes of schema id, the value.
         send(broker, row(ORDER, topic="avro"), row(b"\x00\x00\x00\x00\x07" + ORDER, topic="framed"))
         send(broker, row(ORDER[:-1], topic="damaged"), row(ORDER, topic="damaged"))
         yield broker
@@ -100,4 +100,4 @@ def test_a_column_of_text_is_refused_by_its_type(
 
 def test_the_options_of_sparks_own_from_avro_are_refused() -> None:
     with pytest.raises(RequestRefused, match=r"bad_option: .*FAILFAST.*as a string"):
-        from_avro("body", SCHEMA, {"mode": "FAILFAST"})  # type: ignore[arg-type]  # a mistake
+        from_avro("body", SCHEMA, {"mode": "FAILFAST"})  # type: ignore[arg-type]  # on purpose

@@ -1,4 +1,4 @@
-"""``escrowmq up`` with a real pipeline: who dies comes back, and nobody stays behind."""
+"""``escrowmq up`` with a real pipeline: dead processes are restarted, and none is left behind."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ import pytest
 from tests.unit.broker.wire import eventually
 from tests.unit.cli.family import Family, children_of, family, is_gone
 
-#: A test has nobody to step back for.
+#: No other process in a test needs the CPU first.
 QUICK = "pipeline.niceness=0"
 
 
 @contextmanager
 def up(data: Path) -> Iterator[Family]:
     flags = ("--data-dir", str(data), "--port", "0", "--name-port", "0", "--set", QUICK)
-    # The packaged Java, whatever the host has.
+    # Use the packaged Java, even if the host has one.
     with family("up", *flags, module="escrowmq.cli.main", JAVA_HOME="") as parent:
         yield parent
 
 
 def java_of(driver: int) -> int | None:
-    """The driver's Java, once it is there."""
+    """Return the driver's Java process, or None if it has not started."""
     for pid in children_of(driver):
         if Path(f"/proc/{pid}/comm").read_text() == "java\n":
             return pid

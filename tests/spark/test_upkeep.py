@@ -1,4 +1,4 @@
-"""The service keeps its lake up, beside settling and archiving, on a real Spark."""
+"""The service maintains its lake beside settling and archiving, on a real Spark."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WAIT_S = 200.0
 
 
 class Told(SparkJobs):
-    """Tells when the lake was kept up."""
+    """Reports each upkeep of the lake."""
 
     done: queue.SimpleQueue[Facts]
 

@@ -1,4 +1,4 @@
-"""Reading a range of a view as a task does, without a session: what breaks, and what is damaged."""
+"""Reading a range of a view as a task does, without a session: broken ranges and damaged logs."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def given(broker: InProcessBroker, view: str, **options: str) -> dict[str, str]:
 
 
 def rows(options: dict[str, str]) -> list[dict[str, Any]]:
-    """All rows of a view, range by range."""
+    """Return all rows of a view, range by range."""
     read, schema = batch_options(options), views.schema(options)
     batches = [batch for part in plan(read) for batch in read_range(read, schema, part)]
     return [row for batch in batches for row in batch.to_pylist()]
 
 
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each page of the log has a few bytes of it."""
+    """Limit each page of the log to a few bytes."""
     monkeypatch.setattr(own_records, "PAGE_S_MAX", 0)
     monkeypatch.setattr(log_sweep, "BLOCK_BYTES", 400)
     for name in ("LOG_BYTES", "LOG_BYTES_BESIDE"):
@@ -106,7 +106,7 @@ def test_a_read_that_retention_overtakes_is_an_error_unless_it_was_allowed(tmp_p
             plan(batch_options({**options, "startOffset": "0"}))
         allowed = {**options, "failOnDataLoss": "false"}
         assert list(read_range(batch_options(allowed), views.schema(allowed), part)) == []
-        # What was undecided was carried forward.
+        # Retention carried the undecided half messages forward.
         assert [row["is_copy"] for row in rows({**allowed, "startOffset": "0"})] == [True] * 3
         assert rows(options) == rows(allowed)
 
@@ -151,7 +151,7 @@ def test_events_are_those_that_the_broker_would_list(
             return rows(given(broker, "events", **{"columns": columns, **options}))
 
         assert told() == expected
-        # Ranges that begin anywhere.
+        # Ranges that begin at any offset.
         assert told(rangeBytes="1000") == expected
         small_pages(monkeypatch)
         asked = count_lists(monkeypatch)
@@ -159,14 +159,14 @@ def test_events_are_those_that_the_broker_would_list(
         assert told(columns="event,topic") == [
             {"event": row["event"], "topic": row["topic"]} for row in expected
         ]
-        # What is plain was not asked for, unless the frames are too large.
+        # The task decodes plain rows itself, unless the frames are too large.
         is_asked_for_all = frame_bytes_max == 0
         assert (sum(asked) > len(expected)) == is_asked_for_all
         assert sum(asked) > 0
 
 
 def count_lists(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Rows of each page that brokers list from now on."""
+    """Return a list of the row counts of all pages that brokers list from now on."""
     listed: list[int] = []
     call_arrow = OwnCalls.call_arrow
 

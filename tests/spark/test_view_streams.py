@@ -1,4 +1,4 @@
-"""What the log says as a stream: each event once, whatever stops and comes back."""
+"""The events of the log as a stream: each once, whatever stops and restarts."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ Happened = list[tuple[str, int, str]]
 
 
 class Driven:
-    """A stream without a session: asked what Spark asks, up to what is there, again and again."""
+    """A stream without a session: makes Spark's calls up to the current end, repeatedly."""
 
     def __init__(self) -> None:
-        #: What a checkpoint would hold.
+        #: The offsets that a checkpoint would hold.
         self.offsets: Kept | None = None
-        #: Of each batch the brokers' names, the log offsets and the events.
+        #: For each batch: broker names, log offsets and events.
         self.batches: list[Happened] = []
 
     def reader(self, *brokers: InProcessBroker, **options: str) -> ViewStreamReader:
-        """What Spark would ask."""
+        """Return the reader that Spark would call."""
         addresses = ",".join(broker.broker_address for broker in brokers)
         given = {"view": "events", "broker": addresses, **options}
         return ViewStreamReader(stream_options(given), views.schema(given))
 
     def run(self, *brokers: InProcessBroker, **options: str) -> Happened:
-        """Read what is available now; returns what came."""
+        """Read everything available now; return the new events."""
         reader = self.reader(*brokers, **options)
         first = len(self.batches)
         if self.offsets is None:
@@ -81,7 +81,7 @@ def broker() -> Iterator[InProcessBroker]:
 
 
 def happened(broker: InProcessBroker, *, name: str = "broker-a") -> Happened:
-    """All that a broker tells."""
+    """Return all events of a broker."""
     with OwnCalls(broker.broker_address) as calls:
         rows = calls.rows(OwnCode.LIST_EVENTS)
         return sorted((name, row.log_offset, row.event) for row in rows)
@@ -129,7 +129,7 @@ def test_a_batch_has_no_more_of_the_log_than_was_allowed(
     whole = happened(broker)
     assert stream.run(broker, maxBytesPerBatch="700") == whole
     assert len(stream.batches) > 3
-    # Whatever the batches' borders, a frame's events come together.
+    # The events of a frame come together, wherever batches end.
     offsets = [{offset for _, offset, _ in batch} for batch in stream.batches]
     assert sum(map(len, offsets)) == len({offset for _, offset, _ in whole})
 
@@ -150,7 +150,7 @@ def test_a_broker_that_joins_is_read_from_its_start(
     with InProcessBroker(name="broker-b") as other:
         day.live(other.broker_address)
         assert stream.run(broker, other) == happened(other, name="broker-b")
-        # One that leaves is no loss: it may come back.
+        # A broker that leaves is no data loss: it may come back.
         assert stream.run(other) == []
         day.live(broker.broker_address, named="more")
         assert come + stream.run(broker, other) == happened(broker)
@@ -162,13 +162,13 @@ def test_the_state_table_is_no_stream(broker: InProcessBroker, stream: Driven) -
 
 
 def address_of(text: str) -> tuple[str, int]:
-    """For a socket."""
+    """Split an address for a socket."""
     host, _, port = text.rpartition(":")
     return host, int(port)
 
 
 def forget(data: Path) -> None:
-    """Let retention delete all that a store has, and something come after it."""
+    """Let retention delete everything in a store, and append something after it."""
     config = StoreConfig(durability="os", segment_bytes_max=4_096, retention_bytes=1)
     store, _ = open_store(OsDisk(data / "store"), config, CheckPolicy(), bytes(8))
     for _ in range(2):
@@ -192,7 +192,7 @@ def test_what_retention_has_deleted_is_an_error_unless_it_was_allowed(
         with pytest.raises(RequestRefused, match=r"data_lost.*log_start"):
             stream.run(broker)
         left = stream.run(broker, failOnDataLoss="false")
-        # The undecided were carried forward.
+        # Retention carried the undecided half messages forward.
         assert left == happened(broker)
         assert {event for _, _, event in left} == {"carried"}
 
@@ -209,7 +209,7 @@ def test_a_store_that_was_made_anew_is_data_lost(broker: InProcessBroker, stream
 
 
 def test_a_log_that_is_as_long_as_the_other_history_was_is_read(tmp_path: Path) -> None:
-    """The offsets of two batches are equal, and mean other events."""
+    """The offsets of two batches are equal, but mean different events."""
     data, copied, stream = tmp_path / "data", tmp_path / "copied", Driven()
     with InProcessBroker(data=data) as broker:
         shutil.copytree(data, copied)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[InProcessBroker]:
-    """After a day."""
+    """Yield a broker after a day of transactions."""
     with InProcessBroker() as broker:
         day.live(broker.broker_address)
         yield broker
@@ -33,7 +33,7 @@ def broker() -> Iterator[InProcessBroker]:
 def view(
     spark: SparkSession, name: str, *brokers: InProcessBroker | str, **options: object
 ) -> DataFrame:
-    """Read a view of these brokers, or of what is at these addresses."""
+    """Read a view of these brokers or addresses."""
     addresses = [one if isinstance(one, str) else one.broker_address for one in brokers]
     reader = spark.read.format("escrowmq").option("view", name)
     reader = reader.option("broker", ",".join(addresses))
@@ -110,7 +110,7 @@ def test_the_rules_have_an_answer_for_every_transaction(
     columns = ",".join((facts.HALF_OFFSET, *facts.FACT_COLUMNS))
     transactions = view(spark, "transactions", broker, columns=columns)
     nullable = {one.name for one in transactions.schema if one.nullable}
-    # The rules read a missing check as a wait without an end.
+    # The rules treat a missing check as an endless wait.
     assert nullable == {facts.WAIT_MS}
     due = due_column(facts.half_facts(transactions), CheckPolicy(check_after_ms=0)).alias("due")
     told = transactions.select(facts.HALF_OFFSET, due).orderBy(facts.HALF_OFFSET).collect()

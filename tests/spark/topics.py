@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
     from escrowmq.testing import InProcessBroker
 
-#: Runs on Spark 4.2 and later; tests/spark/test_old_stream_api.py has what holds before.
+#: For tests of Spark 4.2 and later; tests/spark/test_old_stream_api.py covers older versions.
 needs_read_limits = pytest.mark.skipif(not HAS_READ_LIMITS, reason="Spark has no read limits")
 BORN_AT_MS = 1_700_000_000_000
 
 
 def row(body: bytes = b"body", topic: str = "orders", queue_id: int = 0, **pairs: str) -> SentRow:
-    """A message."""
+    """Make a message."""
     return SentRow(
         topic=topic,
         queue_id=queue_id,
@@ -44,7 +44,7 @@ def send(broker: InProcessBroker, *rows: SentRow) -> None:
 
 
 def hold(broker: InProcessBroker, transaction_id: str, *rows: SentRow) -> int:
-    """Hold half messages; returns the first one's offset."""
+    """Hold half messages; return the first one's offset."""
     header = HoldHeader(producer_group="shop", transaction_id=transaction_id, number=0)
     with OwnCalls(broker.broker_address) as calls:
         half_offset: int = calls.call(OwnCode.HOLD_HALVES, header, rows).header.half_offset
@@ -61,17 +61,17 @@ def decide(broker: InProcessBroker, half_offset: int, resolution: str = "commit"
 
 
 def collected(instant_ms: int) -> datetime:
-    """The value that ``collect`` gives for a timestamp: naive, in the time zone of this process."""
+    """Return what ``collect`` gives for a timestamp: naive, in this process's time zone."""
     return datetime.fromtimestamp(instant_ms / 1_000, UTC).astimezone().replace(tzinfo=None)
 
 
 def bodies(frame: DataFrame) -> list[bytes]:
-    """What was read, in the order of queue and offset."""
+    """Return the bodies in the order of queue and offset."""
     found = frame.orderBy("topic", "queue_id", "queue_offset").select("body").collect()
     return [bytes(one["body"]) for one in found]
 
 
 def read(spark: SparkSession, served: InProcessBroker, **options: Any) -> DataFrame:  # noqa: ANN401
-    """A batch read of the topic ``orders``, or of what the options say."""
+    """Read a batch of the topic ``orders``, or of the topics in the options."""
     given = {"broker": served.broker_address, "topic": "orders", **options}
     return spark.read.format("escrowmq").options(**given).load()

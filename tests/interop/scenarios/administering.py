@@ -1,4 +1,4 @@
-"""What else operators do with mqadmin: look at queues, send by hand, forbid, set up groups."""
+"""More operator work with mqadmin: look at queues, send by hand, set permissions, set up groups."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ def mqadmin_forbids_to_write(broker: Broker, peer: Peer) -> None:
         assert f"to {bits} in" in said, said
 
     def is_taken() -> bool:
-        # By somebody new: Apache's broker leaves it to clients, who know the route as it was.
+        # Use a new producer: Apache's broker leaves this to clients, and old ones know the old
+        # route.
         producer = peer.start_producer(broker.name_server, fresh("producers"))
         try:
             producer.send(Message(topic=topic))

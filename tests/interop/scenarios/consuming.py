@@ -1,4 +1,4 @@
-"""How consumers share, order, refuse and resume."""
+"""How consumers share, order, refuse and resume messages."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def a_refused_message_comes_again(broker: Broker, peer: Peer) -> None:
 def a_message_refused_too_often_goes_to_the_dead_letters(broker: Broker, peer: Peer) -> None:
     topic, group = fresh("dead"), fresh("consumers")
     broker.create_topic(topic, queues=1)
-    # The C++ client leaves it to the group how often a message comes again; others say it.
+    # The C++ client leaves the limit of retries to the group; other clients set it themselves.
     remoting.create_group(broker.broker_address, group, retries_max=1)
     consumer = peer.start_push_consumer(
         broker.name_server, group, topic, fail={"hard": 99}, max_reconsume_times=1
@@ -62,7 +62,7 @@ def only_the_tags_that_were_asked_for_arrive(broker: Broker, peer: Peer) -> None
     topic = fresh("tags")
     broker.create_topic(topic, queues=1)
     producer = peer.start_producer(broker.name_server, fresh("producers"))
-    # These two have the same Java hash, by which brokers filter; the client has the last word.
+    # "Aa" and "BB" have the same Java hash, by which brokers filter; the client filters again.
     for tag in ("Aa", "BB", "other", "paid", "sent"):
         producer.send(Message(topic=topic, keys=tag, tags=tag))
     producer.send(Message(topic=topic, keys="none"))
@@ -143,7 +143,7 @@ def the_rest_of_a_group_takes_over_from_one_that_is_killed(broker: Broker, peer:
 
 
 def send_until_all_have_some(producer: Producer, topic: str, *members: PushConsumer) -> None:
-    """They share the queues once each has been given something, which may take a while."""
+    """Send until each member got a message, which proves that they share the queues."""
 
     def all_have_some() -> bool:
         producer.send(Message(topic=topic, keys="early"))
@@ -161,8 +161,8 @@ def a_group_goes_on_where_it_stopped(broker: Broker, peer: Peer) -> None:
     for key in ("done", "in hand"):
         producer.send(Message(topic=topic, keys=key))
         first.wait_for(1, lambda message, key=key: message.keys == key)  # type: ignore[misc]
-    # In good order: a client hands in its offsets when it is shut down.  The last message may not
-    # count yet, since its listener told us before it returned.
+    # A clean stop: a client commits its offsets at shutdown. The last message may not count yet,
+    # since its listener reported it before it returned.
     first.stop()
     producer.send(Message(topic=topic, keys="after"))
     second = peer.start_push_consumer(broker.name_server, group, topic)
@@ -218,7 +218,7 @@ def a_pull_consumer_names_its_offsets(broker: Broker, peer: Peer) -> None:
     third = pulled.messages[1]
     offsets = consumer.offsets(topic, 0, at_ms=third.stored_at_ms)
     assert (offsets.min, offsets.max) == (0, 4)
-    # Several may share a millisecond; the first of them is what is asked for.
+    # Several messages may share a millisecond; the search returns the first of them.
     assert offsets.at_time <= third.queue_offset
     assert consumer.offsets(topic, 0, at_ms=0).at_time == 0
     assert 0 < offsets.earliest_stored_at_ms <= third.stored_at_ms

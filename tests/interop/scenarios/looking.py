@@ -1,4 +1,4 @@
-"""What can be looked up, by the client's own calls and by mqadmin."""
+"""Lookups through the client's own calls and through mqadmin."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def a_message_is_found_by_its_key_and_both_its_ids(broker: Broker, peer: Peer) -
     def keys(key: str) -> list[str | None]:
         try:
             return [one.keys for one in peer.query_by_key(broker.name_server, topic, key)]
-        except PeerRefused:  # Nothing found is an error to this client.
+        except PeerRefused:  # This client raises an error if nothing is found.
             return []
 
     eventually(lambda: len(keys("blue")) == 2, "both messages by key")
@@ -104,10 +104,11 @@ def mqadmin_shows_how_far_topics_and_groups_are(broker: Broker, peer: Peer) -> N
     def progress() -> str:
         try:
             return peer.mqadmin("consumerProgress", "-n", broker.name_server, "-g", group)
-        except PeerRefused:  # As long as the group has no offset, that is an error to 4.9.
+        except PeerRefused:  # Version 4.9 raises an error while the group has no offset.
             return ""
 
-    # A client hands in its offsets every five seconds: broker's, consumer's, and no difference.
+    # A client commits its offsets every 5 seconds. The columns: broker offset, consumer offset, and
+    # difference 0.
     row = re.compile(rf"^{topic} .* 1 +2 +2 +0 ", re.MULTILINE)
     eventually(lambda: bool(row.search(progress())), "all consumed")
     assert_connected(broker, peer, group, consumer)
@@ -136,7 +137,7 @@ def mqadmin_shows_who_produces(broker: Broker, peer: Peer) -> None:
         except PeerRefused:
             return ""
 
-    # A producer of 4.9 knows no broker when it starts, so its first heartbeat comes later.
+    # A 4.9 producer knows no broker when it starts, so its first heartbeat comes later.
     eventually(lambda: producer.client_id in connected(), "the producer")
 
 

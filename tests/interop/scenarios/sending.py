@@ -1,4 +1,4 @@
-"""The ways to send without a transaction, and when what is sent arrives."""
+"""The ways to send without a transaction, and when the messages arrive."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from tests.interop.peer import Ability, Peer
 from tests.interop.scenario import Broker, fresh, same, scenario
 from tests.interop.values import Message, Received
 
-#: Clients compress from 4 KiB, and the oldest refuses to send more than 128.
+#: Clients compress from 4 KiB, and the oldest refuses to send more than 128 KiB.
 WORDS = 10_000
 DELAY_MS = 1_000
-#: Born is the client's clock, stored the broker's timer, which counts in tenths.
+#: The born time is from the client's clock, the stored time from the broker's timer, which counts
+#: in tenths of a second.
 SLACK_MS = 150
 
 
@@ -73,7 +74,7 @@ def a_batch_arrives_message_by_message(broker: Broker, peer: Peer) -> None:
 
 
 def in_queue_order(found: list[Received]) -> list[Received]:
-    """Of one queue, whose messages a client may hand to several threads."""
+    """Sort messages of one queue, which a client may hand to several threads."""
     return sorted(found, key=lambda message: message.queue_offset)
 
 

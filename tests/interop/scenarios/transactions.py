@@ -1,4 +1,4 @@
-"""Transactions, as a stock producer and a stock consumer live through them."""
+"""Transactions, as a stock producer and a stock consumer see them."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def an_unknown_transaction_is_asked_about_until_it_commits(broker: Broker, peer:
     assert check.transaction_id == sent.transaction_id
     asked = check.message
     assert (asked.topic, asked.body, asked.tags) == (topic, b"maybe", "late")
-    # What the client calls the id of a checked message differs; the property is the same.
+    # Clients disagree on the id of a checked message, but the property is the same.
     assert asked.properties["UNIQ_KEY"] == sent.message_id
     assert asked.properties["PGROUP"] == group
     producer.wait_for_check("order-7", 2)
@@ -135,7 +135,7 @@ def another_producer_of_the_group_is_asked_when_one_is_gone(broker: Broker, peer
     first.stop()
     second = peer.start_transaction_producer(broker.name_server, group)
     second.script("left", checks=[Answer.COMMIT])
-    # A producer is known to the brokers that it has sent to or heard a route of.
+    # A broker knows a producer only after the producer sent to it or got a route to it.
     second.send_in_transaction(Message(topic=topic, keys="own"), local=Answer.COMMIT)
     second.wait_for_check("left")
     consumer = peer.start_push_consumer(broker.name_server, fresh("consumers"), topic)
@@ -172,7 +172,7 @@ def a_producer_that_was_killed_is_asked_when_it_is_back(broker: Broker, peer: Pe
 
 
 def kill_before_commit(broker: Broker, peer: Peer, topic: str, group: str) -> None:
-    """A process of its own that dies in its local transaction, for key ``left``."""
+    """Start another process that dies in its local transaction for key ``left``."""
     with peer.another() as doomed:
         producer = doomed.start_transaction_producer(broker.name_server, group)
         producer.begin_transaction(Message(topic=topic, keys="left"), local=Answer.HANG)
@@ -192,7 +192,7 @@ def a_transaction_that_nobody_knows_is_parked_until_resumed(broker: Broker, peer
     )
     assert len(producer.checks(key)) == CHECKS_MAX
     producer.script(key, checks=[Answer.COMMIT])
-    # Java tells no offset when it has sent, but then takes it for the id of what it is asked about.
+    # Java's send returns no offset id, but Java uses it as the id of a checked message.
     offset_id = sent.offset_message_id or asked.message.message_id
     if Ability.MQADMIN in peer.abilities:
         assert peer.resume(broker.name_server, topic, offset_id)

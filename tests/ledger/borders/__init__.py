@@ -1,1 +1,1 @@
-"""The hunt at the borders: random programs over every driver, held against a model."""
+"""The hunt at the borders: random programs over every driver, compared with a model."""

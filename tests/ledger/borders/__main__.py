@@ -1,6 +1,6 @@
-"""Hunting at the borders: ``python -m tests.ledger.borders [--seconds N] [--seed S] [--audit N]``.
+"""Run the hunt: ``python -m tests.ledger.borders [--seconds N] [--seed S] [--audit N]``.
 
-A program that fails is printed with its steps; ``--seed S --program K`` runs it again.
+A failing program is printed with its steps; ``--seed S --program K`` runs it again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SEED_BITS = 32
 
 
 def main(words: list[str] | None = None) -> int:
-    """Hunt until the time is over; 1 if something was found, or too little was done."""
+    """Hunt until the time is over; return 1 if a fault was found or too little was done."""
     parser = argparse.ArgumentParser(prog="python -m tests.ledger.borders")
     parser.add_argument("--seconds", type=float, default=FULL_S)
     parser.add_argument("--seed", type=int, help="a fresh one unless given")
@@ -39,7 +39,7 @@ def main(words: list[str] | None = None) -> int:
                 hunt.run(arguments.program)
             else:
                 hunt_until(hunt, arguments.seconds)
-        except Exception:  # noqa: BLE001 - whatever it is, it was found
+        except Exception:  # noqa: BLE001 - every exception is a finding
             number = hunt.programs if arguments.program is None else arguments.program
             say(traceback.format_exc())
             audit = " --audit 1" if arguments.audit else ""
@@ -53,7 +53,7 @@ def main(words: list[str] | None = None) -> int:
 
 
 def say(text: str) -> None:
-    """Print it now: whoever watches a long run wants to see it."""
+    """Print at once, so that a long run can be watched."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 

@@ -34,7 +34,7 @@ class Auditor:
         self._spark = spark
 
     def __call__(self, world: World, found: Found) -> None:
-        """Hold the audit against the model, which has judged ``found`` already."""
+        """Compare the audit with the model, which has judged ``found`` already."""
         report = run_audit(self._spark, self._request(world, found))
         failed = [one.not_compared for one in report.comparisons if one.is_failed]
         if failed:
@@ -49,7 +49,7 @@ class Auditor:
         world.counts["audits with findings"] += bool(told)
 
     def _request(self, world: World, found: Found) -> AuditRequest:
-        # Consumers' orders never have a message, nor have those that a user committed by hand.
+        # Orders of consumers, and orders that a user committed by hand, never have a message.
         silent = ", ".join(map(str, sorted(found.orders - world.model.told())))
         return AuditRequest(
             brokers=(world.broker.broker_address,),
@@ -66,7 +66,7 @@ class Auditor:
 
 
 def expected_findings(model: Model, found: Found) -> Findings:
-    """Orders whose messages were lost, and rows whose transactions no broker knows any more."""
+    """Return the orders whose messages were lost, and the ledger rows that no broker knows."""
     lost = model.lost()
     orders = {str(number) for one in lost for number in one.told}
     rows = {one.transaction_id for one in lost} & found.ledger.keys()
@@ -80,7 +80,7 @@ def expected_findings(model: Model, found: Found) -> Findings:
 def _told(report: AuditReport) -> Findings:
     told: Findings = {}
     for finding in report.findings:
-        # An order's number is in the text: "orders.number = 7; 1 rows, 0 messages".
+        # The order number is in the text: "orders.number = 7; 1 rows, 0 messages".
         cases = [
             case.transaction_id or case.detail.partition(";")[0].removeprefix("orders.number = ")
             for case in finding.cases
@@ -93,7 +93,7 @@ def _told(report: AuditReport) -> Findings:
 
 @contextmanager
 def auditing() -> Iterator[Auditor]:
-    """An auditor with a Spark session of its own."""
+    """Yield an auditor with its own Spark session."""
     with tempfile.TemporaryDirectory(prefix="escrowmq-borders-spark-") as folder:
         config = PipelineConfig(master="local[2,2]", shuffle_partitions=2)
         session = spark_session(config, cache=Path(folder) / "cache", scratch=Path(folder))

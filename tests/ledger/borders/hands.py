@@ -1,7 +1,7 @@
-"""One way to work with every driver: what is not awaited there is not awaited here either.
+"""One interface to every driver, sync or async.
 
-A program is written once, as coroutines.  With a plain driver they never wait, so ``drive`` runs
-them without a loop.
+A program is written once, as coroutines. With a sync driver they never wait, so ``drive`` runs them
+without an event loop.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CLOSE_S_MAX = 1.0
 
 
 class Driver(NamedTuple):
-    """A driver, by itself or below SQLAlchemy."""
+    """A driver, alone or below SQLAlchemy."""
 
     kind: str
     module: str
@@ -37,7 +37,7 @@ class Driver(NamedTuple):
 
     @property
     def has_own_savepoints(self) -> bool:
-        """Whether it makes savepoints by a call; the SQLite drivers have no such call."""
+        """Whether the driver has a call for savepoints; the SQLite drivers have none."""
         return self.is_below_sqlalchemy or self.kind == "postgresql"
 
 
@@ -58,7 +58,7 @@ DRIVERS = {
 
 
 async def done(value: Any) -> Any:
-    """Await it if it is to be awaited."""
+    """Await the value if it is awaitable."""
     return await value if inspect.isawaitable(value) else value
 
 
@@ -81,13 +81,13 @@ class Hand:
         self._shop = shop
         self._engine: Any = None
         self._kept: Any = None
-        #: Connections of aiosqlite.  SQLAlchemy forgets one whose cursor was cancelled, and its
+        #: Connections of aiosqlite. SQLAlchemy forgets one whose cursor was cancelled, and its
         #: transaction keeps the database locked.
         self._below: list[Any] = []
 
     @asynccontextmanager
     async def entered(self, manager: Any) -> AsyncIterator[Any]:
-        """A block of the driver's kind."""
+        """Enter a sync or async context manager, as the driver needs it."""
         if self.driver.is_async:
             async with manager as found:
                 yield found
@@ -97,7 +97,7 @@ class Hand:
 
     @asynccontextmanager
     async def database(self, grip: str, *, is_callers: bool) -> AsyncIterator[Any]:
-        """What a transaction block is given; ``grip`` and the caller's commit are SQLAlchemy's."""
+        """Yield the object for a block; only SQLAlchemy uses ``grip`` and ``is_callers``."""
         if not self.driver.is_below_sqlalchemy:
             if self._kept is None:
                 self._kept = await self._connect()
@@ -144,13 +144,13 @@ class Hand:
                 return psycopg.connect(self._shop.url)
 
     async def execute(self, db: Any, sql: str) -> Any:
-        """A statement."""
+        """Execute a statement."""
         said = sqlalchemy.text(sql) if self.driver.is_below_sqlalchemy else sql
         return await done(db.execute(said))
 
     async def commit(self, db: Any, *, is_statement: bool) -> None:
-        """Commit as the user would, past the block."""
-        # Such a statement through SQLAlchemy on SQLite is not seen, as the guide says.
+        """Commit as the user would, bypassing the block."""
+        # SQLAlchemy on SQLite does not see such a statement, as the guide says.
         is_unseen = self.driver.is_below_sqlalchemy and self.driver.kind == "sqlite"
         if isinstance(db, asyncpg.Connection) or (is_statement and not is_unseen):
             await self.execute(db, "COMMIT")
@@ -158,7 +158,7 @@ class Hand:
             await done(db.commit())
 
     def savepoint(self, db: Any, name: str, *, is_by_hand: bool) -> Any:
-        """A block that is released, or rolled back by an error."""
+        """Return a savepoint block, which an error rolls back."""
         if is_by_hand or not self.driver.has_own_savepoints:
             return self._by_hand(db, name)
         begin = db.begin_nested if self.driver.is_below_sqlalchemy else db.transaction
@@ -176,13 +176,13 @@ class Hand:
         await self.execute(db, f"RELEASE SAVEPOINT {name}")
 
     async def forsake(self) -> None:
-        """Leave the connection: after some errors it is of no use."""
+        """Close the kept connection: after some errors it is unusable."""
         kept, self._kept = self._kept, None
         if kept is not None:
             await done(kept.close())
 
     async def close(self) -> None:
-        """Leave everything."""
+        """Close all connections."""
         await self.forsake()
         engine, self._engine = self._engine, None
         if engine is not None:
@@ -192,5 +192,5 @@ class Hand:
             with suppress(Exception):
                 await asyncio.wait_for(connection.close(), CLOSE_S_MAX)
         if below:
-            # SQLite keeps the locks of a closed connection until the last of its cursors is gone.
+            # SQLite keeps the locks of a closed connection until its last cursor is gone.
             gc.collect()

@@ -1,4 +1,4 @@
-"""Draws programs, runs them, counts what they did, and says whether that was enough."""
+"""Draws programs, runs them, counts what they did, and reports whether that was enough."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from tests.ledger.borders.world import Audit, World
 from tests.ledger.conftest import postgres_server
 from tests.ledger.shops import Shop, sqlite_shop
 
-#: What a run of this long must reach.
+#: The counts that a run of this length must reach.
 FULL_S = 600
 COMMITS_PER_DRIVER = 200
 SAVEPOINT_ROLLBACKS_PER_DRIVER = 50
 RESTORES = 20
-#: A hunt that never did one of these has looked at less than it says.
+#: A hunt must do each of these at least once.
 MECHANISMS = (
     "backups by copy",
     "backups by our tool",
@@ -58,7 +58,7 @@ AUDIT_S_MAX = 120.0
 
 
 class Hunt:
-    """Programs of one seed; the k-th is the same in every run."""
+    """The programs of one seed; the k-th is the same in every run."""
 
     def __init__(
         self,
@@ -77,17 +77,17 @@ class Hunt:
         self._audit_every = audit_every
 
     def program(self, number: int) -> tuple[str, list[Step]]:
-        """The driver and the steps of a program."""
+        """Return the driver and the steps of a program."""
         names = sorted(DRIVERS)
         name = names[number % len(names)]
         rng = Random(f"{self.seed}:{number}")
         return name, draw_program(rng, DRIVERS[name])
 
     def run(self, number: int) -> None:
-        """Run one program; whatever it raises was found."""
+        """Run one program; every exception is a finding."""
         name, steps = self.program(number)
         counts: Counter[str] = Counter()
-        # Not always the same driver's, whatever the interval is.
+        # Rotate the drivers that are audited, whatever the interval is.
         turn = number + number // len(DRIVERS)
         audit = None if turn % self._audit_every else self._audit
         try:
@@ -123,7 +123,7 @@ class Hunt:
                 shop.close()
 
     def report(self) -> dict[str, Any]:
-        """What was done."""
+        """Return the counts of what was done."""
         return {
             "seed": self.seed,
             "programs": self.programs,
@@ -138,7 +138,7 @@ class Hunt:
         }
 
     def shortfalls(self, seconds: float) -> list[str]:
-        """What was not done often enough for a hunt of this length."""
+        """Return what was not done often enough for a hunt of this length."""
         share = min(1.0, seconds / FULL_S)
 
         def least(full: int) -> int:
@@ -176,7 +176,7 @@ async def _run(world: World, steps: list[Step], audit: Audit | None) -> None:
 
 @contextmanager
 def hunting(seed: int, *, audit_every: int = 0) -> Iterator[Hunt]:
-    """A hunt with a PostgreSQL server of its own, and Spark if programs are audited."""
+    """Yield a hunt with its own PostgreSQL server, and with Spark if programs are audited."""
     with quiet(), postgres_server() as server:
         if not audit_every:
             yield Hunt(seed, server.get_uri)
@@ -187,7 +187,7 @@ def hunting(seed: int, *, audit_every: int = 0) -> Iterator[Hunt]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Lost decisions and refusals are what a hunt is made of: nothing to tell of."""
+    """Silence the logs: a hunt causes lost decisions and refusals all the time."""
     loggers = [logging.getLogger(name) for name in ("escrowmq", "sqlalchemy.pool", "asyncio")]
     before = [logger.level for logger in loggers]
     for logger in loggers:

@@ -1,7 +1,7 @@
-"""What must hold, from what a program did: the oracle of the hunt.
+"""The oracle of the hunt: derives what must hold from what a program did.
 
-The database is never restored, so its rows are the truth.  The model knows which transactions the
-broker's history holds: a restore brings back the list that it had when the backup was taken.
+The database is never restored, so its rows are the truth. The model knows which transactions the
+broker's history holds: a restore brings back the list from the time of the backup.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ class Wrong(AssertionError):
 
 @dataclass(eq=False)
 class Attempt:
-    """One block: what it wrote and sent, and what became of it in the database."""
+    """One block: what it wrote and sent, and its outcome in the database."""
 
     transaction_id: str = ""
     #: Every order that it tried to place.
     placed: set[int] = field(default_factory=set)
-    #: Those that no savepoint took back.
+    #: The orders that no savepoint rolled back.
     kept: set[int] = field(default_factory=set)
-    #: Those among them with a message.
+    #: The kept orders that have a message.
     told: set[int] = field(default_factory=set)
     #: The message that it consumes.
     consumes: str = ""
     is_committed: bool = False
     #: The user committed by hand, and the block refused it: its rows have no messages.
     is_broken_by_user: bool = False
-    #: A sweep in another history may have taken its row.
+    #: A sweep in another history may have deleted its row.
     may_be_swept: bool = False
 
     @property
     def may_have_committed(self) -> bool:
-        """Whether its rows are there, by our block or by the user's own commit."""
+        """Whether its rows are there, through our block or the user's own commit."""
         return self.is_committed or self.is_broken_by_user
 
 
 class Snapshot(NamedTuple):
-    """What a backup holds."""
+    """The content of a backup."""
 
     path: str
     history: tuple[Attempt, ...]
@@ -59,34 +59,34 @@ class Found(NamedTuple):
     undecided: set[str]
     #: Transaction id -> outcome.
     ledger: dict[str, str]
-    #: Message ids; those without an effect are a sign of half a block.
+    #: Message ids; an unfinished one is a sign of half a block.
     consumed: set[str]
     unfinished: set[str]
 
 
 class Model:
-    """Collects what a program did."""
+    """Records what a program did."""
 
     def __init__(self) -> None:
         self.attempts: list[Attempt] = []
-        #: What the broker holds, in its present history.
+        #: The transactions that the broker holds in its present history.
         self.history: list[Attempt] = []
-        #: What it held in a history that it left.
+        #: The transactions that it held in a history that it left.
         self.abandoned: set[Attempt] = set()
         self.sweeps = 0
         self._numbers = 0
 
     def next_number(self) -> int:
-        """An order's number, which is used once."""
+        """Return a unique order number."""
         self._numbers += 1
         return self._numbers
 
     def snapshot(self, path: str) -> Snapshot:
-        """A backup is taken."""
+        """Record a backup."""
         return Snapshot(path, tuple(self.history), self.sweeps)
 
     def restore(self, snapshot: Snapshot) -> None:
-        """The broker goes on from there."""
+        """Record that the broker continues from this backup."""
         self.abandoned |= set(self.history) - set(snapshot.history)
         self.history = list(snapshot.history)
         if self.sweeps > snapshot.sweeps:
@@ -96,7 +96,7 @@ class Model:
     def ended(
         self, attempt: Attempt, orders: set[int], consumed: set[str], *, expects: bool | None
     ) -> None:
-        """A block has ended; ``expects`` is None where only the database knows."""
+        """Record the end of a block; ``expects`` is None if only the database knows the outcome."""
         there = orders & attempt.placed
         whole = attempt.kept
         if attempt.is_broken_by_user:
@@ -111,20 +111,20 @@ class Model:
             attempt.is_committed = expects
 
     def told(self) -> set[int]:
-        """The orders that are there and must have a message."""
+        """Return the committed orders that must have a message."""
         return {number for one in self.attempts if one.is_committed for number in one.told}
 
     def lost(self) -> set[Attempt]:
-        """What committed with messages that only a history has which the broker left."""
+        """Return committed attempts whose messages only an abandoned history has."""
         left = self.abandoned - set(self.history)
         return {one for one in left if one.is_committed and one.told}
 
     def consumed_ids(self) -> set[str]:
-        """The messages whose effect is there."""
+        """Return the messages whose effect is in the database."""
         return {one.consumes for one in self.attempts if one.consumes and one.is_committed}
 
     def judge(self, found: Found) -> None:
-        """Everything agrees, or this raises."""
+        """Raise unless orders, ledger and messages agree."""
         self._judge_messages(found)
         self._judge_ledger(found)
         if found.undecided:
@@ -157,7 +157,7 @@ class Model:
                 raise Wrong(f"{one} is parked, and no sweep of another history could have hit it")
             if one.transaction_id in found.ledger:
                 raise Wrong(f"{one} is parked, and its row is in the ledger")
-        # Only messages that the histories lost may be missing.
+        # Only messages that a restore lost may be missing.
         for one in self.attempts:
             is_held = one in self.history or one in self.abandoned
             if one.is_committed and one.told and not is_held:

@@ -10,21 +10,21 @@ from tests.ledger.borders.hands import Driver
 
 STEPS = (8, 18)
 DEEPEST = 3
-#: Suspensions at which a task may be cancelled: from its beginning, and after its hold.
+#: The suspensions at which a task may be cancelled, from its start or from its hold.
 EARLY_MAX = 24
 LATE_MAX = 9
 
 
 @dataclass(frozen=True)
 class Pay:
-    """An order, and the message that tells of it: before its row, after it, or awaited."""
+    """An order and its message, which is sent before the order's row, after it, or awaited."""
 
     send: str
 
 
 @dataclass(frozen=True)
 class Savepoint:
-    """``end`` is release, raise, or clash: a statement that fails."""
+    """A savepoint. ``end`` is release, raise, or clash: a statement that fails."""
 
     parts: tuple[Part, ...]
     is_by_hand: bool
@@ -40,7 +40,7 @@ class Nest:
 
 @dataclass(frozen=True)
 class Raise:
-    """An error of the user's, here."""
+    """An error of the user's code."""
 
 
 @dataclass(frozen=True)
@@ -55,24 +55,24 @@ Part = Pay | Savepoint | Nest | Raise | CommitByHand
 
 @dataclass(frozen=True)
 class Block:
-    """A transaction block.  ``kind`` is producer, chain or consumer."""
+    """A transaction block. ``kind`` is producer, chain or consumer."""
 
     kind: str
     parts: tuple[Part, ...]
-    #: How SQLAlchemy is held.
+    #: The SQLAlchemy object that the block gets.
     grip: str
     is_callers: bool
-    #: Which of the visible messages it consumes.
+    #: Selects the visible message that it consumes.
     picks: float
     #: The suspension at which its task is cancelled; 0 for none.
     cancelled_at: int = 0
-    #: Whether these are counted from when the half messages are held: COMMIT is next.
+    #: Whether suspensions count from the hold of the half messages, just before COMMIT.
     is_cancelled_late: bool = False
-    #: Between the half messages and the database's COMMIT: nothing, or restore.
+    #: The event between the half messages and the database's COMMIT: none, or restore.
     after_hold: str = ""
-    #: Between COMMIT and the broker's decision: nothing, lose, sweep, backup or restore.
+    #: The event between COMMIT and the broker's decision: none, lose, sweep, backup or restore.
     before_decision: str = ""
-    #: Which of the backups a restore takes, and how a backup is taken.
+    #: Selects the backup of a restore, or the way to take a backup.
     chooses: float = 0.0
     sends_late: bool = False
 
@@ -84,34 +84,34 @@ class Orphan:
 
 @dataclass(frozen=True)
 class Sweep:
-    """The janitor deletes what is decided."""
+    """The janitor deletes the rows of decided transactions."""
 
 
 @dataclass(frozen=True)
 class Settle:
-    """An hour passes, and a round of checks."""
+    """An hour passes, and then a round of checks runs."""
 
 
 @dataclass(frozen=True)
 class Read:
-    """A reader goes on where it stood."""
+    """A reader continues from its position."""
 
 
 @dataclass(frozen=True)
 class Restart:
-    """The broker goes away and comes back."""
+    """The broker stops and starts again."""
 
 
 @dataclass(frozen=True)
 class Backup:
-    """A copy of the directory, or one by our tool."""
+    """A copy of the directory, or a backup by our tool."""
 
     chooses: float
 
 
 @dataclass(frozen=True)
 class Restore:
-    """The broker goes on from one of the backups."""
+    """The broker continues from one of the backups."""
 
     chooses: float
 
@@ -120,7 +120,7 @@ Step = Block | Orphan | Sweep | Settle | Read | Restart | Backup | Restore
 
 
 def draw_program(rng: Random, driver: Driver) -> list[Step]:
-    """Some steps; those after a backup are the interesting ones."""
+    """Draw the steps of a program; the steps after a backup matter most."""
     kinds: dict[str, tuple[int, Callable[[], Step]]] = {
         "block": (60, lambda: draw_block(rng, driver)),
         "orphan": (3, Orphan),
@@ -137,7 +137,7 @@ def draw_program(rng: Random, driver: Driver) -> list[Step]:
 
 
 def draw_block(rng: Random, driver: Driver) -> Block:
-    """Most blocks commit."""
+    """Draw a block; most blocks commit."""
     parts = draw_parts(rng, driver, 0)
     fault = rng.choices(("", "raise", "commit", "nest"), (80, 8, 4, 8))[0]
     if fault:

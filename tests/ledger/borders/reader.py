@@ -1,7 +1,7 @@
-"""A stream of ours that keeps its position while the broker's history goes back.
+"""A reader that keeps its position while the broker's history goes back.
 
-It is the pipeline's own, driven as Spark would drive it.  Held against what is visible: nothing is
-skipped, and nothing that stayed visible is read twice.
+It is the pipeline's own stream, driven as Spark would drive it. It must skip no visible message,
+and must not read a message twice that stayed visible.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ BODY = "body"
 
 
 class Reader:
-    """Reads topics from their first message on."""
+    """Reads topics from their first message."""
 
     def __init__(self, topics: tuple[str, ...]) -> None:
         self._topics = topics
         self._kept: Kept | None = None
         self._read: Counter[int] = Counter()
-        #: Those that were undecided at a fork: they may be read once more for each.
+        #: How often a message may be read again: once for each restore that made it invisible.
         self._again: Counter[int] = Counter()
 
     def restored(self, broker: InProcessBroker) -> None:
-        """It has gone back: what is not visible now may become visible a second time."""
+        """Note a restore: a message that is not visible now may become visible a second time."""
         for number in set(self._read) - set(self._visible(broker)):
             self._again[number] += 1
 
     def read(self, broker: InProcessBroker) -> int:
-        """Go on; return how often a position went back to a fork."""
+        """Read on; return how often a position went back to a fork."""
         moved = self._batch(broker)
         skipped = [number for number in self._visible(broker) if not self._read[number]]
         if skipped:
@@ -64,7 +64,7 @@ class Reader:
             raise Wrong(f"the reader cannot go on: {error}") from error
         for partition in planned:
             self._take(stream, partition)
-        # As a checkpoint does.
+        # Serialize as a checkpoint does.
         self._kept = json.loads(json.dumps(end))
         begun = from_json(places(end))
         begun |= {one.queue: one.start for partition in planned for one in partition.ranges}

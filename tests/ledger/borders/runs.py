@@ -1,4 +1,4 @@
-"""Runs a program's blocks as a user's code would, and tells the model what must come of them."""
+"""Runs a program's blocks as a user's code would, and tells the model the expected outcome."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ from tests.ledger.borders.world import PAID, SHIPPED, World
 from tests.ledger.deliveries import consumed, delivery
 from tests.ledger.shops import new_id
 
-#: How drivers call a row that is there already.
+#: The drivers' errors for a duplicate row.
 CLASHES = ("UniqueViolation", "UniqueViolationError", "IntegrityError")
 
 
 class Planned(Exception):
-    """An error of the user's own."""
+    """An error of the user's code."""
 
 
 async def run_step(world: World, step: Step) -> None:
-    """Do one step of a program."""
+    """Run one step of a program."""
     match step:
         case Block():
             await BlockRun(world, step).run()
@@ -62,7 +62,7 @@ async def run_step(world: World, step: Step) -> None:
 
 
 class BlockRun:
-    """One block."""
+    """The run of one block."""
 
     def __init__(self, world: World, block: Block) -> None:
         self.world = world
@@ -73,7 +73,7 @@ class BlockRun:
         self._is_cancelled = False
 
     async def run(self) -> None:
-        """Run it, and have the model told how it ended."""
+        """Run the block, and tell the model how it ended."""
         world, block = self.world, self.block
         world.model.attempts.append(self.attempt)
         world.attempt = self.attempt
@@ -126,7 +126,7 @@ class BlockRun:
             self.world.counts["cancels"] += cancelled.has_come
 
     def _expected(self, error: BaseException) -> bool | None:
-        """What an error means for the database; None if only the database knows."""
+        """Return what an error means for the database; None if only the database knows."""
         counts = self.world.counts
         if isinstance(error, Wrong):
             raise error
@@ -135,19 +135,19 @@ class BlockRun:
             return False
         code = error.code if isinstance(error, EscrowError) else ""
         if self._has_committed_by_hand:
-            # What the user does after it may fail in the driver as well.
+            # The user's next statements may also fail in the driver.
             counts["commits by hand refused"] += code == "transaction_ended_inside"
             counts["refusals"] += 1
             self.attempt.is_broken_by_user = True
             return None
         if self._is_cancelled:
-            # A driver that is cancelled inside a savepoint may raise an error of its own.
+            # A driver that is cancelled inside a savepoint may raise its own error.
             counts["unknown outcomes"] += isinstance(error, OutcomeUnknown)
             return None
         if self._is_known(error, code):
             counts["consumed again"] += 1
             return False
-        # After a cancel SQLAlchemy may leave SQLite locked for a while.
+        # After a cancel, SQLAlchemy may leave SQLite locked for a while.
         if isinstance(error, Unavailable) and (counts["interruptions"] or counts["cancels"]):
             counts["unavailable"] += 1
             counts["refusals"] += 1
@@ -283,7 +283,7 @@ class BlockRun:
 
 
 class TakeBack(Exception):
-    """Leaves a savepoint."""
+    """Rolls back a savepoint."""
 
 
 class CancelledAt:
@@ -292,20 +292,20 @@ class CancelledAt:
     def __init__(self, work: Coroutine[Any, Any, None], at: int) -> None:
         self._work = work
         self._at = at
-        #: Until it comes; None while nothing is counted.
+        #: Suspensions left until the cancel; None while they are not counted.
         self._left: int | None = at
         self.has_come = False
 
     def count_later(self) -> None:
-        """Wait for ``count``."""
+        """Do not count until ``count`` is called."""
         self._left = None
 
     def count(self) -> None:
-        """Count from here."""
+        """Count from now on."""
         self._left = self._at
 
     async def run(self) -> None:
-        """Do the work."""
+        """Run the work."""
         await self
 
     def __await__(self) -> Generator[Any, Any, None]:
@@ -325,5 +325,5 @@ class CancelledAt:
             error = None
             try:
                 yield waited
-            except BaseException as thrown:  # noqa: BLE001 - the work is to see it
+            except BaseException as thrown:  # noqa: BLE001 - the work must see it
                 error = thrown

@@ -1,4 +1,4 @@
-"""The shop and the broker that a program works with, and what operators do to them."""
+"""The shop and the broker of a program, and what operators do to them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Audit = Callable[["World", Found], None]
 
 
 class World:
-    """One program's."""
+    """The shop, the broker and the clients of one program."""
 
     topics = (PAID, SHIPPED)
 
@@ -47,12 +47,12 @@ class World:
         self.reader = Reader(self.topics)
         self.counts = counts
         self.snapshots: list[Snapshot] = []
-        #: The block that is under way, for what is held meanwhile.
+        #: The block that runs now, to which held half messages belong.
         self.attempt: Attempt | None = None
-        #: What happens between the half messages and COMMIT, and between COMMIT and the decision.
+        #: Hooks between the half messages and COMMIT, and between COMMIT and the decision.
         self.after_hold: Callable[[], Awaitable[None]] | None = None
         self.before_decision: Callable[[], Awaitable[None]] | None = None
-        #: Told when half messages are held.
+        #: Called when half messages are held.
         self.on_held: Callable[[], None] | None = None
         self._folder = folder
         self._copies = 0
@@ -61,7 +61,7 @@ class World:
         self.consumer: Any = None
 
     async def open(self) -> None:
-        """Serve."""
+        """Start the broker and its clients."""
         self.broker.start()
         for topic in self.topics:
             self.broker.create_topic(topic)
@@ -79,7 +79,7 @@ class World:
 
         async def held(transaction_id: str, *rest: Any, **named: Any) -> Held:
             if self.attempt is not None:
-                # Before the answer: a task that is cancelled meanwhile may be held all the same.
+                # Record it before the answer: the broker may hold it even if the task is cancelled.
                 self.attempt.transaction_id = transaction_id
                 self.model.history.append(self.attempt)
             found: Held = await hold(transaction_id, *rest, **named)
@@ -103,7 +103,7 @@ class World:
             await happens()
 
     async def close(self) -> None:
-        """Leave nothing behind."""
+        """Close everything."""
         try:
             await self.hand.close()
             if self.producer is not None:
@@ -111,10 +111,10 @@ class World:
         finally:
             self.broker.close()
 
-    # What operators do.
+    # Actions of operators.
 
     async def lose(self) -> None:
-        """The decision does not reach the broker."""
+        """Lose the decision on the way to the broker."""
         self.counts["decisions lost"] += 1
         raise Unavailable("broker_unreachable", "a test took the decision away")
 
@@ -134,12 +134,12 @@ class World:
         self.snapshots.append(self.model.snapshot(str(path)))
 
     async def restore(self, chooses: float) -> None:
-        """Let the broker go on from one of the backups, at its old address."""
+        """Continue the broker from one of the backups, at its old address."""
         if not self.snapshots:
             return
         snapshot = self.snapshots[int(chooses * len(self.snapshots))]
         if self._copies % 2:
-            # Most often a reader has come to the end by then.
+            # In practice, a reader has usually reached the end by then.
             self.read()
         self._copies += 1
         path = self._folder / f"data-{self._copies}"
@@ -153,18 +153,18 @@ class World:
         self.counts["interruptions"] += 1
 
     async def restart(self) -> None:
-        """Stop and start."""
+        """Stop the broker and start it again."""
         self.broker.restart()
         self.counts["restarts"] += 1
         self.counts["interruptions"] += 1
 
     def read(self) -> None:
-        """Let the reader go on."""
+        """Let the reader continue."""
         self.counts["reads"] += 1
         self.counts["positions moved to a fork"] += self.reader.read(self.broker)
 
     async def sweep(self) -> None:
-        """Have the janitor clean; it refuses while the broker is not sure."""
+        """Run the janitor, which refuses while the broker is not sure."""
         self.model.sweeps += 1
         self.counts["sweeps"] += 1
         with suppress(Unavailable):
@@ -172,21 +172,21 @@ class World:
             self.counts["rows swept"] += deleted
 
     async def sweep_inside(self) -> None:
-        """The same from within the producer's own loop."""
+        """Do the same from within the producer's own event loop."""
         self.model.sweeps += 1
         self.counts["sweeps"] += 1
         with suppress(Unavailable):
             self.counts["rows swept"] += await self.producer._core.clean_ledger()
 
     def settle(self) -> None:
-        """An hour later, a round of checks."""
+        """Let an hour pass, and run a round of checks."""
         self.broker.advance(seconds=HOUR_S)
         done_now = self.broker.run_checks()
         self.counts["settle rounds"] += 1
         self.counts["settled by checks"] += len(done_now.committed) + len(done_now.rolled_back)
 
     async def orphan(self) -> None:
-        """A half message whose sender dies."""
+        """Hold a half message whose sender dies."""
         attempt = self.attempt = Attempt()
         self.model.attempts.append(attempt)
         number = self.model.next_number()
@@ -201,14 +201,14 @@ class World:
         self.counts["orphans"] += 1
 
     def pick(self, picks: float) -> Received | None:
-        """One of the messages that consumers can see."""
+        """Return one of the messages that consumers can see."""
         seen = self.broker.messages(PAID)
         return seen[int(picks * len(seen))] if seen else None
 
-    # Looking at the result.
+    # Reading the result.
 
     async def end(self, audit: Audit | None = None) -> None:
-        """Settle everything, sweep, and hold it all against the model."""
+        """Settle everything, sweep, and compare everything with the model."""
         for _ in range(ROUNDS_MAX):
             self.settle()
             if not self.broker.undecided():
@@ -228,7 +228,7 @@ class World:
             audit(self, found)
 
     def found(self) -> Found:
-        """Look at the database and the broker."""
+        """Read the state of the database and the broker."""
         server = self.broker._running
         core = server.broker.store.core
         states: dict[State, set[str]] = {State.PARKED: set(), State.PREPARED: set()}
@@ -252,7 +252,7 @@ class World:
 
 
 def call(*words: str) -> None:
-    """A command of ours."""
+    """Run one of our commands."""
     said = StringIO()
     with redirect_stdout(said):
         try:
@@ -263,5 +263,5 @@ def call(*words: str) -> None:
 
 
 def code_of(error: BaseException) -> str:
-    """The code of an error of ours; empty for others."""
+    """Return the code of one of our errors, or an empty string for others."""
     return error.code if isinstance(error, EscrowError) else ""

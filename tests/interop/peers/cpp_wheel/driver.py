@@ -1,8 +1,8 @@
-"""The C++ client of 2018 that PyPI's wheel ``rocketmq`` carries, commanded by JSON lines.
+"""The C++ client of 2018 in PyPI's wheel ``rocketmq``, driven by JSON lines.
 
-Runs in an environment of its own, with that wheel and the standard library.  Each line on standard
-input is a command with an id; each line on standard output is the answer to one, or an event that
-nobody asked for.  When the input ends, everything does.
+It runs in its own environment, with that wheel and the standard library. Each line on standard
+input is a command with an id; each line on standard output is the answer to one, or an unsolicited
+event. The process ends when its input ends.
 
 The library exports no transactional producer, so there is none here.
 """
@@ -35,12 +35,12 @@ from rocketmq.exceptions import (  # type: ignore[import-not-found]
 from rocketmq.ffi import MessageModel, dll  # type: ignore[import-not-found]
 
 SEND_TIMEOUT_MS = 10_000
-#: As the wheel has it.
+#: The wheel's own default.
 RETRIES = 3
 NO_ROUTE = "No route info"
 SUCCESS, LATER = 0, 1
 MODELS = {"CLUSTERING": MessageModel.CLUSTERING, "BROADCASTING": MessageModel.BROADCASTING}
-#: The library gives properties by name only; these are the ones that tests look at.
+#: The library reads a property only by its name; these are the names that tests use.
 KNOWN_PROPERTIES = [
     *(one.value for one in MessageProperty),
     "__transactionId__",
@@ -52,7 +52,7 @@ Fields = dict[str, Any]
 
 
 class Wire:
-    """The way out.  The library may print, so that our lines go to a copy of its output."""
+    """The output. The library may print, so our lines go to a duplicate of standard output."""
 
     def __init__(self) -> None:
         self._out = os.fdopen(os.dup(1), "w", encoding="utf-8")
@@ -68,7 +68,7 @@ class Wire:
 def outgoing(fields: Fields) -> Message:
     message = Message(fields["topic"])
     body = base64.b64decode(fields["body"])
-    # With its length: the wheel's own setter stops at the first zero byte.
+    # Pass the length: the wheel's own setter stops at the first zero byte.
     ffi_check(dll.SetByteMessageBody(message, body, len(body)))
     for name, value in fields.get("properties", {}).items():
         message.set_property(name, value)
@@ -112,9 +112,9 @@ def sent(result: Any) -> Fields:  # noqa: ANN401 - the wheel has no types
 
 
 def send_sync(producer: Any, message: Message) -> Any:  # noqa: ANN401 - the same
-    """Once more if need be: a new client's first connection to a broker fails at times.
+    """Send, and retry once: a new client's first connection to a broker sometimes fails.
 
-    It then drops the queue, and says of a topic with one queue that it has no route.
+    The client then drops the queue, and reports that a topic with one queue has no route.
     """
     try:
         return producer.send_sync(message)
@@ -156,7 +156,7 @@ class Driver:
             self._wire.write({"event": "message", **facts, "message": received(message)})
             return LATER if refused else SUCCESS
 
-        # Past the wheel's subscribe: what it makes of an exception, ctypes takes for success.
+        # Bypass the wheel's subscribe: ctypes reads its result for an exception as success.
         topic, expression = command["topic"].encode(), command["expression"].encode()
         ffi_check(dll.Subscribe(consumer._handle, topic, expression))
         consumer._register_callback(take)
@@ -177,7 +177,7 @@ class Driver:
             return sent(producer.send_batch(messages))
         message = messages[0]
         if "queue" in command:
-            # The wheel's selector takes the argument modulo the number of queues.
+            # The wheel's selector takes this argument modulo the number of queues.
             retries = self._retries[command["client"]]
             result = producer.send_orderly(message, command["queue"], retries)
             return {**sent(result), "queue": command["queue"]}
@@ -207,7 +207,7 @@ class Driver:
 def answer(wire: Wire, run: Callable[[Fields], Fields], command: Fields) -> None:
     try:
         wire.write({"id": command["id"], "ok": run(command)})
-    except Exception as problem:  # noqa: BLE001 - whatever it is, the other side shall know
+    except Exception as problem:  # noqa: BLE001 - report every failure to the other side
         error = {"type": type(problem).__name__, "message": str(problem), "code": None}
         wire.write({"id": command["id"], "error": error})
 

@@ -1,6 +1,6 @@
-"""Transactions through RocketMQ's own 5.x Python client, many at a time, and what they cost it.
+"""Load of concurrent transactions through RocketMQ's own 5.x Python client, and its cost.
 
-Runs in an environment of its own, with nothing of ours: the last line is one JSON object.
+It runs in its own environment, without our code. The last line of output is one JSON object.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from rocketmq import (  # type: ignore[import-not-found]
 
 
 class Commit(TransactionChecker):  # type: ignore[misc]
-    """Everything that is asked about was committed."""
+    """Answers every back-check with commit."""
 
     def check(self, message: Message) -> TransactionResolution:  # noqa: ARG002 - nothing to ask
-        """Say so."""
+        """Answer commit."""
         return TransactionResolution.COMMIT
 
 
 def run(producer: Producer, topic: str, transactions: int, threads: int, body: bytes) -> int:
-    """Send and commit; returns how many failed."""
+    """Send and commit; return how many failed."""
     numbers = count()
     failed: list[str] = []
 
