@@ -37,8 +37,6 @@ APPLICATION_ID = 0x454D514D
 FORMAT_VERSION = 2
 VERSION_MAX = 255
 """No release will have a higher version; a header with a higher one is damaged."""
-
-FOREIGN = "meta_foreign"
 COPIED_PAGES = 64
 """Pages of 4 KiB that a copy takes at a time: less than 1 ms of work."""
 
@@ -163,7 +161,7 @@ class MetaFile:
                 raise StoreCorrupt("meta_damaged", "its header does not match", path=self.path)
         elif application_id != APPLICATION_ID:
             raise StoreUnusable(
-                FOREIGN,
+                "meta_foreign",
                 "this SQLite file belongs to another application",
                 path=self.path,
                 application_id=application_id,

@@ -10,7 +10,6 @@ import msgspec
 from escrowmq.model.errors import StoreCorrupt, StoreUnusable
 from escrowmq.model.event_log import event_log
 from escrowmq.store.meta import DEFAULT_LIMITS, Meta, MetaLimits
-from escrowmq.store.meta_file import FOREIGN
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,7 +46,7 @@ def open_meta(
     try:
         meta = Meta(path, limits)
     except (StoreCorrupt, StoreUnusable) as error:
-        if not isinstance(error, StoreCorrupt) and not (is_known and error.code == FOREIGN):
+        if not isinstance(error, StoreCorrupt) and not (is_known and error.code == "meta_foreign"):
             raise
         aside = _aside(path)
         # The journal moves too: SQLite would play it back into the new file.
