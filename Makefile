@@ -89,7 +89,7 @@ borders: $(VENV)/spark.stamp ## Hunt at the borders with fresh seeds: every driv
 	$(BIN)/python -m tests.ledger.borders $(ARGS)
 
 docs: $(VENV)/base.stamp ## Write the generated reference pages again
-	$(BIN)/python -m escrowmq.cli.reference docs/reference
+	$(BIN)/python -m tools.reference docs/reference
 	$(BIN)/python -m tests.conformance.table docs/reference/conformance.md
 
 site: $(VENV)/dev.stamp ## Build the documentation's site into build/site
@@ -113,7 +113,7 @@ lock: ## Resolve the dependencies again; LOCK_FLAGS=--upgrade takes the newest v
 
 clean: ## Remove the environment and every cache
 	rm -rf $(VENV) $(VENV)-lock $(VENV)-spark-* .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.*
-	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests bench tools -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(None if (3, 11) <= sys.version_info[:2] <= (3, 13) else \

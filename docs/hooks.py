@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[1]
 
 #: Pages of the repository's top, by what the site calls them.
-TOP = {f"{name}.md": f"{name}.md" for name in ("ARCHITECTURE", "CHANGELOG", "STYLE")}
+TOP = {
+    f"{name}.md": f"{name}.md" for name in ("ARCHITECTURE", "CHANGELOG", "CONTRIBUTING", "STYLE")
+}
 TOP["README.md"] = "overview.md"
 
 #: The theme would load this from a network, for the search of a site that is read from files.

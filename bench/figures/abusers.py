@@ -15,8 +15,8 @@ import threading
 import time
 from collections.abc import Callable
 
-from escrowmq.protocol.codes import RequestCode
-from escrowmq.protocol.remoting import encode_request
+from escrowmq.protocol.remoting.codes import RequestCode
+from escrowmq.protocol.remoting.frames import encode_request
 from tests.unit.broker.test_limits import pulling
 from tests.unit.broker.wire import SEND, sending
 

@@ -8,8 +8,8 @@ import zlib
 from collections.abc import Callable
 
 from bench.figures.common import NOW_MS, alternate, commit, held, message, opened, report, scratch
-from escrowmq.model.message import Message
-from escrowmq.store.frames import HEAD_BYTES, stated_head
+from escrowmq.model.message import SentMessage
+from escrowmq.store.log.frames import HEAD_BYTES, stated_head
 from escrowmq.store.store import Store
 from escrowmq.transaction.commands import Append
 
@@ -17,7 +17,7 @@ BATCHES, SIZE = 20, 100
 #: Many short runs, because a brief slowdown of the machine then spoils only a few of them.
 RUNS = 101
 
-Batch = tuple[Message, ...]
+Batch = tuple[SentMessage, ...]
 
 
 def run() -> None:

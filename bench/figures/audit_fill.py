@@ -17,15 +17,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bench.figures.common import HOST, held, message, opened
-from escrowmq.protocol.stored_message import SYS_PREPARED
-from escrowmq.store.encoding import MessageEncoder
-from escrowmq.store.frames import HEAD_BYTES, whole_frame
-from escrowmq.store.recovery import no_collector
-from escrowmq.store.replay import Replayer
+from escrowmq.model.resolution import Resolution
+from escrowmq.store.log.encoding import MessageEncoder
+from escrowmq.store.log.frames import HEAD_BYTES, whole_frame
+from escrowmq.store.recovery.recovery import no_collector
+from escrowmq.store.recovery.replay import Replayer
 from escrowmq.store.store import Store
 from escrowmq.transaction.commands import End
 from escrowmq.transaction.records import UNNUMBERED, Decided, Placed, Prepared, Span
-from escrowmq.transaction.states import Resolution, State
+from escrowmq.transaction.states import State
 
 BODY = b"x" * 100
 BY = "bench"
@@ -87,10 +87,6 @@ def framed(store: Store, numbers: range, start_ms: int) -> Iterator[bytes]:
     for number in numbers:
         one = message(number, BODY, queue_id=number % QUEUES)
         queue, at_ms = queues[one.queue_id], start_ms + number
-        placed = Placed([queue])
-        parts = encoder.encode_one(
-            one, number, (log_offset + HEAD_BYTES, at_ms), SYS_PREPARED, placed
-        )
         half = Prepared(
             first=number,
             head=number,
@@ -99,10 +95,11 @@ def framed(store: Store, numbers: range, start_ms: int) -> Iterator[bytes]:
             number=UNNUMBERED,
             next_check_at_ms=at_ms + check_after_ms,
             deliver_after_ms=[],
-            placed=placed,
+            placed=Placed([queue]),
         )
+        parts, half = encoder.encode_one(one, half, (log_offset + HEAD_BYTES, at_ms))
         place = (log_offset, at_ms, flushed)
-        frame = whole_frame(parts, placed.sizes[0], (half,), place, store.seed)
+        frame = whole_frame(parts, half.placed.sizes[0], (half,), place, store.seed)
         yield frame
         log_offset += len(frame)
         state = outcome(number)

@@ -13,7 +13,7 @@ from itertools import chain
 
 from bench.figures.abusers import KINDS, PULLED_TOPIC, pull_block
 from bench.figures.common import report, scratch
-from escrowmq.protocol.remoting import FrameSplitter, encode_request
+from escrowmq.protocol.remoting.frames import FrameSplitter, encode_request
 from tests.fuzz.served import Served, served
 from tests.unit.broker.wire import SEND, sending
 

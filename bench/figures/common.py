@@ -12,14 +12,14 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from escrowmq.model.message import Message
+from escrowmq.model.message import SentMessage
+from escrowmq.model.resolution import Resolution
 from escrowmq.store.config import StoreConfig
-from escrowmq.store.disk import OsDisk
-from escrowmq.store.recovery import Found, open_store
+from escrowmq.store.disk.disk import OsDisk
+from escrowmq.store.recovery.recovery import RecoveryResult, open_store
 from escrowmq.store.store import Store
-from escrowmq.transaction.commands import End, Held, Prepare
+from escrowmq.transaction.commands import End, HoldReply, Prepare
 from escrowmq.transaction.policy import CheckPolicy
-from escrowmq.transaction.states import Resolution
 
 HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
 NOW_MS = 1_700_000_000_000
@@ -43,13 +43,13 @@ def scratch() -> Iterator[Path]:
         shutil.rmtree(path)
 
 
-def opened(path: Path, **config: object) -> tuple[Store, Found]:
+def opened(path: Path, **config: object) -> tuple[Store, RecoveryResult]:
     """Open a store with the default settings, changed by `config`."""
     path.mkdir(exist_ok=True)
     return open_store(OsDisk(path), StoreConfig(**config), CheckPolicy(), HOST)  # type: ignore[arg-type]
 
 
-def message(number: int, body: bytes, queue_id: int = 0) -> Message:
+def message(number: int, body: bytes, queue_id: int = 0) -> SentMessage:
     """Make a message as a stock client would send it."""
     key = f"7F000001000018B4AAC2{number:012X}"
     order = f"order-{number}"
@@ -57,7 +57,7 @@ def message(number: int, body: bytes, queue_id: int = 0) -> Message:
         f"UNIQ_KEY\x01{key}\x02KEYS\x01{order}\x02TAGS\x01paid\x02TRAN_MSG\x01true\x02"
         f"PGROUP\x01orders\x02WAIT\x01true\x02"
     ).encode()
-    return Message(
+    return SentMessage(
         topic="order-paid",
         queue_id=queue_id,
         body=body,
@@ -87,12 +87,12 @@ def alternate(
 
 
 def held(
-    store: Store, messages: tuple[Message, ...], transaction_id: str, now_ms: int = NOW_MS
+    store: Store, messages: tuple[SentMessage, ...], transaction_id: str, now_ms: int = NOW_MS
 ) -> int:
     """Hold a transaction; return its half offset."""
     prepare = Prepare(group="orders", transaction_id=transaction_id, messages=messages)
     reply = store.execute(prepare, now_ms).reply
-    assert isinstance(reply, Held)
+    assert isinstance(reply, HoldReply)
     return reply.half_offset
 
 

@@ -11,8 +11,8 @@ from random import Random
 import msgspec
 
 from bench.figures.common import NOW_MS, message, opened, report, scratch
-from escrowmq.broker.releasing import Releasing
-from escrowmq.broker.writer import Writer
+from escrowmq.broker.write.releasing import Releasing
+from escrowmq.broker.write.writer import Writer
 from escrowmq.store.store import Store
 from escrowmq.testing.clock import ManualClock
 from escrowmq.transaction.commands import Append

@@ -8,10 +8,10 @@ import time
 from pathlib import Path
 
 from bench.figures.common import alternate, message, opened, report, scratch
-from escrowmq.broker.writer import Writer
+from escrowmq.broker.write.writer import Writer
 from escrowmq.model.clock import SystemClock
-from escrowmq.transaction.commands import End, Held, Prepare
-from escrowmq.transaction.states import Resolution
+from escrowmq.model.resolution import Resolution
+from escrowmq.transaction.commands import End, HoldReply, Prepare
 
 
 def run() -> None:
@@ -55,7 +55,7 @@ async def transactions_per_second(path: Path, durability: str, in_flight: int, c
             one = message(number, body, queue_id=number % 4)
             prepare = Prepare(group="orders", transaction_id=one.unique_key, messages=(one,))
             held = (await writer.submit(prepare)).reply
-            assert isinstance(held, Held)
+            assert isinstance(held, HoldReply)
             ending = End(half_offset=held.half_offset, resolution=Resolution.COMMIT, by="bench")
             decision = await writer.submit(ending)
             assert decision.refused is None

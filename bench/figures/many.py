@@ -8,10 +8,10 @@ import time
 from contextlib import ExitStack
 
 from bench.figures.common import report, scratch
-from escrowmq.protocol.bodies import encode_body
-from escrowmq.protocol.client_bodies import Heartbeat, ProducerMembership
-from escrowmq.protocol.codes import RequestCode
-from escrowmq.protocol.remoting import FrameSplitter, encode_request
+from escrowmq.protocol.remoting.bodies import encode_body
+from escrowmq.protocol.remoting.client_bodies import Heartbeat, ProducerMembership
+from escrowmq.protocol.remoting.codes import RequestCode
+from escrowmq.protocol.remoting.frames import FrameSplitter, encode_request
 from tests.fuzz.served import Served, served
 from tests.unit.broker.wire import SEND, sending
 

@@ -16,17 +16,17 @@ from pathlib import Path
 from typing import TypeVar
 
 from bench.figures.common import NOW_MS, held, message, opened, report, scratch
-from escrowmq.broker.retaining import Retaining
-from escrowmq.broker.writer import Writer
-from escrowmq.cli.serving import COLLECT_AFTER
-from escrowmq.model.message import Message
-from escrowmq.store.dues import Dues
-from escrowmq.store.standing import standing
+from escrowmq.broker.write.retaining import Retaining
+from escrowmq.broker.write.writer import Writer
+from escrowmq.cli.run.serving import COLLECT_AFTER
+from escrowmq.model.message import SentMessage
+from escrowmq.model.resolution import Resolution
+from escrowmq.store.reading.undecided_counts import standing
 from escrowmq.store.store import Store
-from escrowmq.store.undecided import held_back, prepared_by_origin
+from escrowmq.store.table.dues import Dues
+from escrowmq.store.table.undecided import held_back, prepared_by_origin
 from escrowmq.testing.clock import ManualClock
 from escrowmq.transaction.commands import Append, End
-from escrowmq.transaction.states import Resolution
 
 T = TypeVar("T")
 
@@ -60,7 +60,9 @@ def fill(path: Path, count: int) -> None:
     """Store a message in each queue, and undecided transactions of one message each."""
     store, _ = opened(path, **settings())
     for number in range(QUEUES):
-        append(store, Message(topic=f"t{number % 100}", queue_id=number // 100, body=BODY), NOW_MS)
+        append(
+            store, SentMessage(topic=f"t{number % 100}", queue_id=number // 100, body=BODY), NOW_MS
+        )
     for number in range(count):
         one = message(number, BODY)
         held(store, (one,), one.unique_key)
@@ -70,7 +72,7 @@ def fill(path: Path, count: int) -> None:
     store.close()
 
 
-def append(store: Store, one: Message, at_ms: int) -> None:
+def append(store: Store, one: SentMessage, at_ms: int) -> None:
     """Store an ordinary message."""
     store.execute(Append(messages=(one,)), at_ms)
 
@@ -80,7 +82,7 @@ def measure(path: Path, count: int, place: str, *, ended: int) -> None:
     store, _ = opened(path, **settings())
     clock = ManualClock(max(store.last_at_ms, NOW_MS) + RETENTION_MS + 1)
     # A segment is old once the segment after it is old.
-    filler = Message(topic="filler", queue_id=0, body=bytes(3 * 1024 * 1024))
+    filler = SentMessage(topic="filler", queue_id=0, body=bytes(3 * 1024 * 1024))
     while store.log.segments[-1].first_at_ms < clock.now_ms():
         append(store, filler, clock.now_ms())
         store.sync()

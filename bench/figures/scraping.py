@@ -11,14 +11,14 @@ from pathlib import Path
 import msgspec
 
 from bench.figures.common import report, scratch
-from escrowmq.broker.counting import Counts
-from escrowmq.broker.inbox import Waiting
-from escrowmq.broker.metrics import MetricsPage
-from escrowmq.protocol.own import OwnCode
+from escrowmq.broker.pages.metrics import MetricsPage
+from escrowmq.broker.state.counting import BrokerCounts
+from escrowmq.broker.write.inbox import QueuedCommand
+from escrowmq.model.resolution import Resolution
+from escrowmq.protocol.native.requests import NativeCode
 from escrowmq.testing import Engine, message
 from escrowmq.transaction.commands import Append, Command, End, Prepare
-from escrowmq.transaction.states import Resolution
-from tests.unit.broker.own_peer import ask, decide, hold, sent
+from tests.unit.broker.native_peer import ask, decide, hold, sent
 from tests.unit.broker.wire import Peer, serving
 
 TURNS = 5_000
@@ -39,10 +39,10 @@ def counting() -> None:
         "commit": End(half_offset=0, resolution=Resolution.COMMIT, by="p"),
         "message": Append(messages=(message(),)),
     }
-    counts = Counts(engine.store)
+    counts = BrokerCounts(engine.store)
     for name, command in commands.items():
         one = engine.submit(command)
-        batch = [Waiting(command, lambda _: None, 0)] * BATCH
+        batch = [QueuedCommand(command, lambda _: None, 0)] * BATCH
         # Only the first decision of each kind has records that give names; drop those.
         decided = [msgspec.structs.replace(one, records=one.records[-1:])] * BATCH
         work = partial(counts.durable, batch, decided)
@@ -78,7 +78,7 @@ async def _scrape(path: Path) -> None:
         for number in range(TOPICS):
             topic = f"topic-{number}"
             rows = [sent(topic=topic, queue_id=queue) for queue in range(QUEUES)]
-            await ask(peer, OwnCode.SEND_MANY, rows=rows)
+            await ask(peer, NativeCode.SEND_MANY, rows=rows)
             held = await hold(peer, topic, *rows)
             await decide(peer, held.header.half_offset)
             for queue in range(QUEUES):

@@ -18,8 +18,8 @@ from pathlib import Path
 import psycopg
 
 from bench.figures.common import opened
-from escrowmq.client.ledger_table import SqlLedger
-from escrowmq.model.message import Message
+from escrowmq.client.ledger.table import SqlLedger
+from escrowmq.model.message import SentMessage
 from escrowmq.store.store import Store
 from escrowmq.transaction.commands import Prepare
 
@@ -55,7 +55,7 @@ def hold(store: Store, number: int, ledger: str, now_ms: int) -> None:
     properties = (
         f"UNIQ_KEY\x01{key}\x02KEYS\x01order-{number}\x02PGROUP\x01{GROUP}\x02TRAN_MSG\x01true\x02"
     )
-    message = Message(
+    message = SentMessage(
         topic="order-paid",
         queue_id=number % 8,
         body=BODY,

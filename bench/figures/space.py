@@ -20,7 +20,8 @@ from bench.figures.common import (
     report,
     scratch,
 )
-from escrowmq.protocol.stored_message import encoded_size
+from escrowmq.protocol.message.stored_message import encoded_size
+from escrowmq.transaction.core import Where
 from escrowmq.transaction.records import Placed
 from escrowmq.transaction.states import State
 from escrowmq.transaction.table import NewRows
@@ -56,8 +57,7 @@ def undecided() -> None:
                     first=number,
                     origin=0,
                     state=State.PREPARED,
-                    stored_at_ms=NOW_MS,
-                    log_offset=number * 600,
+                    where=Where(number * 600, number * 600, NOW_MS),
                     next_at_ms=[NOW_MS + number % 60_000],
                     transaction_id=f"7F000001000018B4AAC2{number:012X}",
                     placed=placed,

@@ -16,12 +16,12 @@ import time
 from collections import deque
 from functools import partial
 
-from escrowmq.protocol.bodies import encode_body
-from escrowmq.protocol.client_bodies import Heartbeat, ProducerMembership
-from escrowmq.protocol.codes import RequestCode
-from escrowmq.protocol.headers import read_header
-from escrowmq.protocol.remoting import Frame, FrameSplitter, encode_request
-from escrowmq.protocol.send_headers import CheckTransactionHeader, EndTransactionHeader
+from escrowmq.protocol.remoting.bodies import encode_body
+from escrowmq.protocol.remoting.client_bodies import Heartbeat, ProducerMembership
+from escrowmq.protocol.remoting.codes import RequestCode
+from escrowmq.protocol.remoting.frames import FrameSplitter, RemotingFrame, encode_request
+from escrowmq.protocol.remoting.headers import read_header
+from escrowmq.protocol.remoting.send_headers import CheckTransactionHeader, EndTransactionHeader
 from tests.unit.broker.wire import COMMIT, END, SEND, ending, half
 
 GROUP = "pay"
@@ -90,7 +90,7 @@ class Lane(asyncio.Protocol):
                     )
                 )
 
-    def _decide(self, frame: Frame, now: float) -> None:
+    def _decide(self, frame: RemotingFrame, now: float) -> None:
         due_at = self._sent.pop(frame.opaque)
         assert frame.code == 0, frame.remark
         self.waits_ms.append((now - due_at) * 1e3)

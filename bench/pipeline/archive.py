@@ -30,7 +30,7 @@ from escrowmq.pipeline.config import PipelineConfig
 from escrowmq.pipeline.lake.delta import Lake
 from escrowmq.pipeline.lake.extent import extents
 from escrowmq.pipeline.lake.tables import MESSAGES
-from escrowmq.pipeline.source.queues import Topics, known
+from escrowmq.pipeline.source.queues import TopicSelection, known
 from escrowmq.pipeline.spark.session import spark_session
 from tests.fuzz.served import Served, served
 
@@ -81,7 +81,7 @@ def under_load(path: Path) -> None:
 
 def visible(broker: Served) -> int:
     """Number of messages that consumers can see."""
-    spans = known([broker.address], Topics((), ".*"), patience_s=0).spans
+    spans = known([broker.address], TopicSelection((), ".*"), patience_s=0).spans
     return sum(span.end - span.start for span in spans.values())
 
 

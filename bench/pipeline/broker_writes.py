@@ -17,12 +17,12 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]  # it has no type stubs
 
 from bench.figures.common import report, scratch
-from escrowmq.client.own_calls import OwnCalls
+from escrowmq.client.network.native_calls import NativeCalls
 from escrowmq.pipeline.sink.writing import REQUEST_ROWS_MAX
-from escrowmq.protocol.own import OWN_REQUESTS, OwnCode
-from escrowmq.protocol.own_headers import ByHeader, HoldHeader, HoldManyHeader
-from escrowmq.protocol.own_rows import AttemptRow, DecisionRow
-from escrowmq.protocol.own_sink_headers import DecideBatchHeader
+from escrowmq.protocol.native.headers import ByHeader, HoldHeader, HoldManyHeader
+from escrowmq.protocol.native.requests import NATIVE_REQUESTS, NativeCode
+from escrowmq.protocol.native.rows import AttemptRow, DecisionRow
+from escrowmq.protocol.native.sink_headers import DecideBatchHeader
 from tests.fuzz.served import Served, served
 
 ROWS = 100_000
@@ -34,15 +34,15 @@ GROUP = "%SINK%bench"
 def main(arguments: list[str]) -> None:
     """Measure each kind of write."""
     rows = int(arguments[0]) if arguments else ROWS
-    with scratch() as path, served(path) as broker, OwnCalls(broker.address) as calls:
+    with scratch() as path, served(path) as broker, NativeCalls(broker.address) as calls:
         verdicts(broker, calls, rows)
         attempts(broker, calls, rows)
 
 
-def verdicts(broker: Served, calls: OwnCalls, rows: int) -> None:
+def verdicts(broker: Served, calls: NativeCalls, rows: int) -> None:
     """Commit half of `rows` transactions of one message, and roll back the others."""
     hold_many(calls, rows)
-    at_once = OWN_REQUESTS[OwnCode.OBEY_VERDICTS].rows_max
+    at_once = NATIVE_REQUESTS[NativeCode.OBEY_VERDICTS].rows_max
     batches = [
         verdict_batch(np.arange(first, min(first + at_once, rows)))
         for first in range(0, rows, at_once)
@@ -51,7 +51,7 @@ def verdicts(broker: Served, calls: OwnCalls, rows: int) -> None:
 
     def obey() -> None:
         for batch in batches:
-            answer = calls.call_arrow(OwnCode.OBEY_VERDICTS, ByHeader(by="bench"), batch)
+            answer = calls.call_arrow(NativeCode.OBEY_VERDICTS, ByHeader(by="bench"), batch)
             outcomes.append(answer.batch.column("outcome"))
 
     measure(broker, "verdict", rows, obey)
@@ -62,15 +62,15 @@ def verdicts(broker: Served, calls: OwnCalls, rows: int) -> None:
     assert set(counts) == {"committed", "rolled_back"}, counts
 
 
-def hold_many(calls: OwnCalls, rows: int) -> None:
+def hold_many(calls: NativeCalls, rows: int) -> None:
     """Hold transactions of one message each."""
     header = HoldManyHeader(producer_group="bench", ledger="ledger", allowed_ms=1_000)
-    at_once = OWN_REQUESTS[OwnCode.HOLD_MANY].rows_max
+    at_once = NATIVE_REQUESTS[NativeCode.HOLD_MANY].rows_max
     for first in range(0, rows, at_once):
         numbers = range(first, min(first + at_once, rows))
         batch = sent_batch(numbers)
         ids = pa.array([f"transaction-{number}" for number in numbers])
-        calls.call_arrow(OwnCode.HOLD_MANY, header, batch.append_column("transaction_id", ids))
+        calls.call_arrow(NativeCode.HOLD_MANY, header, batch.append_column("transaction_id", ids))
 
 
 def verdict_batch(half_offsets: np.ndarray[Any, Any]) -> pa.RecordBatch:
@@ -111,7 +111,7 @@ def sent_batch(numbers: range) -> pa.RecordBatch:
     )
 
 
-def attempts(broker: Served, calls: OwnCalls, rows: int) -> None:
+def attempts(broker: Served, calls: NativeCalls, rows: int) -> None:
     """Hold two attempts of `rows` rows each; commit the first and roll back the second."""
     batches = [
         sent_batch(range(first, min(first + REQUEST_ROWS_MAX, rows)))
@@ -127,17 +127,19 @@ def attempts(broker: Served, calls: OwnCalls, rows: int) -> None:
                     producer_group=GROUP, transaction_id=attempt, number=number, is_bulk=True
                 )
                 half_offset = calls.call_arrow(
-                    OwnCode.HOLD_HALVES, header, batch
+                    NativeCode.HOLD_HALVES, header, batch
                 ).header.half_offset
 
         measure(broker, f"hold_{attempt}", rows, hold)
     claim = AttemptRow(transaction_id="a1", last_number=len(batches) - 1, messages=rows)
     batch = DecideBatchHeader(app_id="bench", query_id="q", batch_number=0, by="bench")
-    measure(broker, "decide_batch", rows, lambda: calls.call(OwnCode.DECIDE_BATCH, batch, [claim]))
+    measure(
+        broker, "decide_batch", rows, lambda: calls.call(NativeCode.DECIDE_BATCH, batch, [claim])
+    )
     row = DecisionRow(
         half_offset=half_offset, resolution="rollback", producer_group=GROUP, log_offset=None
     )
-    measure(broker, "abort", rows, lambda: calls.call(OwnCode.DECIDE_MANY, rows=[row]))
+    measure(broker, "abort", rows, lambda: calls.call(NativeCode.DECIDE_MANY, rows=[row]))
 
 
 def measure(broker: Served, name: str, rows: int, work: Callable[[], object]) -> None:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from bench.figures.common import report, scratch
 from bench.figures.filled import fill
-from escrowmq.client.own_calls import OwnCalls
-from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.own_headers import ListTransactionsHeader, LogRangeHeader, OwnHeader
+from escrowmq.client.network.native_calls import NativeCalls
+from escrowmq.protocol.native.headers import ListTransactionsHeader, LogRangeHeader, NativeHeader
+from escrowmq.protocol.native.requests import NativeCode
 from tests.fuzz.served import Served, served
 
 TRANSACTIONS = 1_000_000
@@ -22,16 +22,16 @@ TRANSACTIONS = 1_000_000
 RUNS = 3
 
 _ALL = "prepared,committed,rolled_back,parked"
-LISTS: dict[str, tuple[OwnCode, OwnHeader]] = {
-    "transactions": (OwnCode.LIST_TRANSACTIONS, ListTransactionsHeader(states=_ALL)),
+LISTS: dict[str, tuple[NativeCode, NativeHeader]] = {
+    "transactions": (NativeCode.LIST_TRANSACTIONS, ListTransactionsHeader(states=_ALL)),
     "transactions_with_ids": (
-        OwnCode.LIST_TRANSACTIONS,
+        NativeCode.LIST_TRANSACTIONS,
         ListTransactionsHeader(states=_ALL, with_ids=True),
     ),
-    "halves": (OwnCode.LIST_HALVES, LogRangeHeader()),
-    "ops": (OwnCode.LIST_OPS, LogRangeHeader()),
-    "checks": (OwnCode.LIST_CHECKS, LogRangeHeader()),
-    "events": (OwnCode.LIST_EVENTS, LogRangeHeader()),
+    "halves": (NativeCode.LIST_HALVES, LogRangeHeader()),
+    "ops": (NativeCode.LIST_OPS, LogRangeHeader()),
+    "checks": (NativeCode.LIST_CHECKS, LogRangeHeader()),
+    "events": (NativeCode.LIST_EVENTS, LogRangeHeader()),
 }
 
 
@@ -72,11 +72,11 @@ def _report(name: str, broker: Served, transactions: int) -> None:
     )
 
 
-def read(broker: Served, code: OwnCode, header: OwnHeader) -> Listed:
+def read(broker: Served, code: NativeCode, header: NativeHeader) -> Listed:
     """Read all pages of a list."""
     rows = pages = 0
     longest_s = 0.0
-    with OwnCalls(broker.address) as calls:
+    with NativeCalls(broker.address) as calls:
         cpu_ms, started = broker.usage().cpu_ms, time.perf_counter()
         asked = started
         for answer in calls.arrow_pages(code, header):

@@ -22,8 +22,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from bench.figures.common import report, scratch
-from escrowmq.client.outgoing import Resolution
-from escrowmq.client.producer import Producer
+from escrowmq.client.producer.producer import Producer
+from escrowmq.model.resolution import Resolution
 
 #: Spark ends workers that were idle for a minute.
 SETTLING_DOWN_S = 75.0

@@ -17,18 +17,18 @@ from typing import TYPE_CHECKING
 
 from bench.figures.common import commit, held, message, opened, report, scratch
 from bench.figures.cpu import CpuTimes
-from escrowmq.client.own_calls import OwnCalls
+from escrowmq.client.network.native_calls import NativeCalls
 from escrowmq.pipeline.config import PipelineConfig
 from escrowmq.pipeline.spark.session import spark_session
-from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.own_rows import SentRow
+from escrowmq.protocol.native.requests import NativeCode
+from escrowmq.protocol.native.rows import SentRow
 from escrowmq.transaction.commands import Append
 from tests.fuzz.served import Served, served
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from escrowmq.model.message import Message
+    from escrowmq.model.message import SentMessage
 
 ROWS = 2_000_000
 QUEUES = 8
@@ -67,7 +67,7 @@ def fill(place: Path, rows: int) -> None:
     store.close()
 
 
-def some(first: int, count: int) -> tuple[Message, ...]:
+def some(first: int, count: int) -> tuple[SentMessage, ...]:
     """Messages with random text, spread over all queues in turn."""
     text = base64.b64encode(os.urandom(225 * count))
     return tuple(
@@ -81,8 +81,8 @@ def name_topic(broker: Served) -> None:
     row = SentRow(
         topic=TOPIC, queue_id=0, body=b"", properties="", flag=0, sys_flag=0, born_at_ms=0
     )
-    with OwnCalls(broker.address) as calls:
-        calls.call(OwnCode.SEND_MANY, rows=[row])
+    with NativeCalls(broker.address) as calls:
+        calls.call(NativeCode.SEND_MANY, rows=[row])
 
 
 def compare(broker: Served, parquet: Path) -> None:

@@ -5,20 +5,20 @@ Each name is imported on first use, so a program loads only the modules that it 
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
+from escrowmq.model.lazy_names import importer
+
 if TYPE_CHECKING:
-    from escrowmq.client.codecs import Codec, JsonCodec
     from escrowmq.client.config import ConsumerConfig, ProducerConfig, Start
-    from escrowmq.client.consumer import AsyncConsumer, Consumer
-    from escrowmq.client.handling import AlreadyConsumed, GiveUp, RetryLater
-    from escrowmq.client.ledger_table import SqlLedger
-    from escrowmq.client.listener import Executed, TransactionListener
-    from escrowmq.client.messages import Message, Received, SendStatus, Sent
-    from escrowmq.client.outgoing import Resolution
-    from escrowmq.client.producer import AsyncProducer, Producer
-    from escrowmq.client.transaction_order import TransactionState
+    from escrowmq.client.consumer.consumer import AsyncConsumer, Consumer
+    from escrowmq.client.ledger.table import SqlLedger
+    from escrowmq.client.messages.codecs import Codec, JsonCodec
+    from escrowmq.client.messages.handling import AlreadyConsumed, GiveUp, RetryLater
+    from escrowmq.client.messages.messages import Message, Received, SendStatus, Sent
+    from escrowmq.client.producer.listener import Executed, TransactionListener
+    from escrowmq.client.producer.producer import AsyncProducer, Producer
+    from escrowmq.client.producer.transaction_steps import TransactionState
     from escrowmq.model.errors import (
         EscrowError,
         OutcomeUnknown,
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         StoreUnusable,
         Unavailable,
     )
+    from escrowmq.model.resolution import Resolution
 
 __all__ = [
     "AlreadyConsumed",
@@ -61,16 +62,15 @@ __all__ = [
 ]
 
 _HOMES = {
-    "client.codecs": ("Codec", "JsonCodec"),
+    "client.messages.codecs": ("Codec", "JsonCodec"),
     "client.config": ("ConsumerConfig", "ProducerConfig", "Start"),
-    "client.consumer": ("AsyncConsumer", "Consumer"),
-    "client.handling": ("AlreadyConsumed", "GiveUp", "RetryLater"),
-    "client.ledger_table": ("SqlLedger",),
-    "client.listener": ("Executed", "TransactionListener"),
-    "client.messages": ("Message", "Received", "SendStatus", "Sent"),
-    "client.outgoing": ("Resolution",),
-    "client.producer": ("AsyncProducer", "Producer"),
-    "client.transaction_order": ("TransactionState",),
+    "client.consumer.consumer": ("AsyncConsumer", "Consumer"),
+    "client.messages.handling": ("AlreadyConsumed", "GiveUp", "RetryLater"),
+    "client.ledger.table": ("SqlLedger",),
+    "client.producer.listener": ("Executed", "TransactionListener"),
+    "client.messages.messages": ("Message", "Received", "SendStatus", "Sent"),
+    "client.producer.producer": ("AsyncProducer", "Producer"),
+    "client.producer.transaction_steps": ("TransactionState",),
     "model.errors": (
         "EscrowError",
         "OutcomeUnknown",
@@ -80,16 +80,10 @@ _HOMES = {
         "StoreUnusable",
         "Unavailable",
     ),
+    "model.resolution": ("Resolution",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-
-
-def __getattr__(name: str) -> object:
-    if name not in _HOME_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = importer(__name__, _HOME_OF)
 
 
 def __dir__() -> list[str]:

@@ -11,7 +11,7 @@ import socket
 import threading
 from contextlib import suppress
 
-from escrowmq.protocol.own import OwnCode
+from escrowmq.protocol.native.requests import NativeCode
 from tests.cluster.cluster import HOSTS, Cluster
 from tests.spark.sessions import holds_port
 from tests.unit.pipeline.losing import LosingProxy
@@ -21,7 +21,7 @@ class DeadlyWay(LosingProxy):
     """Kills the first host whose tasks send the nth request of a kind. Use it in ``with``."""
 
     def __init__(
-        self, broker_address: str, cluster: Cluster, fatal: OwnCode, *, nth: int = 1
+        self, broker_address: str, cluster: Cluster, fatal: NativeCode, *, nth: int = 1
     ) -> None:
         super().__init__(broker_address, lambda *_: False)
         self._cluster = cluster
@@ -37,7 +37,7 @@ class DeadlyWay(LosingProxy):
         with suppress(OSError):
             super()._carry(caller)
 
-    def _is_lost(self, caller: socket.socket, code: OwnCode) -> bool:
+    def _is_lost(self, caller: socket.socket, code: NativeCode) -> bool:
         if code is not self._fatal:
             return False
         with self._turn:

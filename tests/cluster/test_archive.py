@@ -11,7 +11,7 @@ import pytest
 
 from escrowmq.pipeline.archive.archiving import archive_once
 from escrowmq.pipeline.lake.tables import MESSAGES, TRANSACTIONS
-from escrowmq.protocol.own import OwnCode
+from escrowmq.protocol.native.requests import NativeCode
 from escrowmq.testing import InProcessBroker
 from tests.cluster.cluster import Cluster
 from tests.cluster.deadly import DeadlyWay
@@ -48,7 +48,7 @@ def test_a_host_dies_while_messages_are_archived(
     decide(side.broker, hold(side.broker, "paid", row(b"paid")))
     decide(side.broker, hold(side.broker, "unpaid", row(b"unpaid")), "rollback")
     places = (side.lake.uri, str(side.checkpoints))
-    with DeadlyWay(side.broker.broker_address, cluster, OwnCode.READ_STORED, nth=2) as way:
+    with DeadlyWay(side.broker.broker_address, cluster, NativeCode.READ_STORED, nth=2) as way:
         archived = archive_once(spark, [way.address], *places)
         assert way.victim
     assert archived.rows["messages"] == COUNT + 1

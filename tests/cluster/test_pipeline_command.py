@@ -14,7 +14,7 @@ import pytest
 
 from escrowmq.pipeline.lake.delta import Lake
 from escrowmq.pipeline.lake.tables import MESSAGES
-from escrowmq.protocol.own import OwnCode
+from escrowmq.protocol.native.requests import NativeCode
 from escrowmq.testing import InProcessBroker
 from tests.cluster.cluster import HOSTS, ROOT, Cluster, cluster_options, wait_until
 from tests.cluster.deadly import DeadlyWay
@@ -98,7 +98,7 @@ def test_one_round_and_one_archive_run_and_a_host_dies(
     hold_and_pay(broker, database, "a", "b")
     hold(broker, ["young"], ledger=database.uuid)
     with (
-        DeadlyWay(broker.broker_address, cluster, OwnCode.OBEY_VERDICTS) as way,
+        DeadlyWay(broker.broker_address, cluster, NativeCode.OBEY_VERDICTS) as way,
         pipeline.run(way.address, "--once") as process,
     ):
         said = process.stdout.read().decode()
@@ -135,5 +135,5 @@ def test_without_a_place_that_all_machines_reach_it_does_not_start(
         assert process.wait(END_S_MAX) == 2
         assert process.stdout.read() == b""
         said = process.log.read_text(encoding="utf-8")
-    assert "bad_config: a cluster needs it, in a place that all of its machines reach" in said
+    assert "bad_config: a cluster needs a location that all of its machines reach" in said
     assert f"pipeline.{missing}" in said

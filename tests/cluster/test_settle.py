@@ -10,10 +10,10 @@ import psycopg
 import pytest
 
 from escrowmq import Producer, Resolution
-from escrowmq.client.ledger_table import SqlLedger
-from escrowmq.client.messages import Received
+from escrowmq.client.ledger.table import SqlLedger
+from escrowmq.client.messages.messages import Received
 from escrowmq.pipeline.settle import plan, settling
-from escrowmq.protocol.own import OwnCode
+from escrowmq.protocol.native.requests import NativeCode
 from escrowmq.testing import InProcessBroker
 from tests.cluster.cluster import Cluster, wait_until
 from tests.cluster.deadly import DeadlyWay
@@ -61,7 +61,7 @@ def test_a_host_dies_while_a_ledger_is_looked_into(
         cursor.executemany(sql, [(one, GROUP) for one in PAID])
     broker.advance(seconds=LATE_S)
     known = ledgers(postgres_url)
-    with DeadlyWay(broker.broker_address, cluster, OwnCode.OBEY_VERDICTS) as way:
+    with DeadlyWay(broker.broker_address, cluster, NativeCode.OBEY_VERDICTS) as way:
         done = settling.settle_round(spark, [way.address], known)
         assert way.victim
     assert (done.unknown, done.away, done.refused) == ({}, (), 0)
@@ -90,7 +90,7 @@ def test_a_host_dies_while_producers_are_asked(
     hold(broker, IDS[:1_000])
     broker.advance(seconds=6)
     with (
-        DeadlyWay(broker.broker_address, cluster, OwnCode.OBEY_VERDICTS) as way,
+        DeadlyWay(broker.broker_address, cluster, NativeCode.OBEY_VERDICTS) as way,
         Producer(broker.address, GROUP, checker=answer) as producer,
     ):
         producer.send("hello", b"")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
-from escrowmq.protocol.own import OwnCode
+from escrowmq.protocol.native.requests import NativeCode
 from escrowmq.testing import InProcessBroker
 from tests.cluster.cluster import Cluster
 from tests.cluster.deadly import DeadlyWay
@@ -45,7 +45,7 @@ def each_once(count: int) -> Counter[str]:
 def test_a_host_dies_while_a_topic_is_read(
     spark: SparkSession, broker: InProcessBroker, cluster: Cluster
 ) -> None:
-    with DeadlyWay(broker.broker_address, cluster, OwnCode.READ_STORED, nth=2) as way:
+    with DeadlyWay(broker.broker_address, cluster, NativeCode.READ_STORED, nth=2) as way:
         options = {"broker": way.address, "topic": "orders", "maxRowsPerPartition": "500"}
         messages = spark.read.format("escrowmq").options(**options).load()
         # A shuffle: the dead host's output for other tasks is lost, too.
@@ -85,9 +85,13 @@ def copies(broker: InProcessBroker) -> Counter[str]:
     return Counter(message.body.decode() for message in broker.messages("copies"))
 
 
-@pytest.mark.parametrize("fatal", [OwnCode.READ_STORED, OwnCode.HOLD_HALVES])
+@pytest.mark.parametrize("fatal", [NativeCode.READ_STORED, NativeCode.HOLD_HALVES])
 def test_a_host_dies_while_a_topic_is_copied(
-    spark: SparkSession, broker: InProcessBroker, cluster: Cluster, tmp_path: Path, fatal: OwnCode
+    spark: SparkSession,
+    broker: InProcessBroker,
+    cluster: Cluster,
+    tmp_path: Path,
+    fatal: NativeCode,
 ) -> None:
     """The host dies in the second batch of a stream."""
     copy = Copy(spark, tmp_path / "checkpoint")

@@ -1,6 +1,6 @@
 """The third level of scenarios: a broker behind sockets, called as its clients call it.
 
-It uses stock requests where a stock client has one, and our own requests otherwise. Only two things
+It uses stock requests where a stock client has one, and native requests otherwise. Only two things
 bypass the sockets: parking by hand, for which there is no request, and reading the rows.
 """
 
@@ -15,26 +15,26 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from escrowmq.broker.server import Server
-from escrowmq.client.own_calls import OwnCalls
+from escrowmq.client.network.native_calls import NativeCalls
 from escrowmq.model.errors import RequestRefused
-from escrowmq.model.message import Message
+from escrowmq.model.message import SentMessage
+from escrowmq.model.resolution import Resolution
 from escrowmq.model.verdict_outcome import VerdictOutcome
-from escrowmq.protocol.bodies import encode_body
-from escrowmq.protocol.client_bodies import Heartbeat, ProducerMembership
-from escrowmq.protocol.codes import RequestCode, ResponseCode
-from escrowmq.protocol.ids import offset_message_id
-from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.own_forms import Row
-from escrowmq.protocol.own_frames import Answer
-from escrowmq.protocol.own_headers import HoldAnswer, HoldHeader, ListTransactionsHeader, OwnHeader
-from escrowmq.protocol.own_rows import AttemptRow, SentRow, VerdictRow
-from escrowmq.protocol.own_sink_headers import DecideBatchAnswer, DecideBatchHeader
-from escrowmq.protocol.remoting import Frame
-from escrowmq.protocol.send_headers import EndTransactionHeader, ResumeCheckHeader
-from escrowmq.protocol.stored_message import StoredMessage, decode_many
-from escrowmq.testing import ManualClock
+from escrowmq.protocol.message.ids import offset_message_id
+from escrowmq.protocol.message.stored_message import StoredMessage, decode_many
+from escrowmq.protocol.native import headers
+from escrowmq.protocol.native.frames import NativeReply
+from escrowmq.protocol.native.requests import NativeCode
+from escrowmq.protocol.native.row_forms import NativeRow
+from escrowmq.protocol.native.rows import AttemptRow, SentRow, VerdictRow
+from escrowmq.protocol.native.sink_headers import DecideBatchAnswer, DecideBatchHeader
+from escrowmq.protocol.remoting.bodies import encode_body
+from escrowmq.protocol.remoting.client_bodies import Heartbeat, ProducerMembership
+from escrowmq.protocol.remoting.codes import RequestCode, ResponseCode
+from escrowmq.protocol.remoting.frames import RemotingFrame
+from escrowmq.protocol.remoting.send_headers import EndTransactionHeader, ResumeCheckHeader
 from escrowmq.testing.calls import Calls
-from escrowmq.testing.settler import Undecided
+from escrowmq.testing.settler import CheckableTransaction
 from escrowmq.transaction.commands import (
     Append,
     Appended,
@@ -43,16 +43,16 @@ from escrowmq.transaction.commands import (
     DecideBatch,
     Decision,
     End,
-    Held,
+    EndReply,
+    HoldReply,
     Prepare,
     Reply,
     Resume,
-    Settled,
     Verdict,
 )
 from escrowmq.transaction.core import Transactions
 from escrowmq.transaction.records import NEVER
-from escrowmq.transaction.states import Resolution, State
+from escrowmq.transaction.states import State
 from tests.conformance.talk import pulling
 from tests.unit.broker.wire import (
     COMMIT,
@@ -80,8 +80,8 @@ class BrokerLevel(Calls):
     """A broker, its clients, and an event loop that runs only while a call waits for it."""
 
     def __init__(self, data: Path) -> None:
+        super().__init__(None, None)
         self._data = data
-        self.clock = ManualClock()
         self._runner = asyncio.Runner()
         #: Committed rows that wait for their delivery time. The broker releases them by itself.
         self._waiting: set[int] = set()
@@ -90,7 +90,7 @@ class BrokerLevel(Calls):
     def _start(self) -> None:
         self._serving: AbstractAsyncContextManager[Server] = serving(self._data, self.clock)
         self._server = self._run(self._serving.__aenter__())
-        self._own = OwnCalls(self._server.broker_address)
+        self._own = NativeCalls(self._server.broker_address)
         self._clients: dict[str, Peer] = {}
         self._producer: Peer | None = None
 
@@ -172,7 +172,7 @@ class BrokerLevel(Calls):
                 return self._run(self._server.broker.writer.submit(command))
         return Decision(reply=reply)
 
-    def _hold(self, command: Prepare, message: Message) -> Held:
+    def _hold(self, command: Prepare, message: SentMessage) -> HoldReply:
         """Send one half message as a stock client does."""
         properties = {
             "UNIQ_KEY": command.transaction_id,
@@ -183,7 +183,7 @@ class BrokerLevel(Calls):
             properties["TIMER_DELAY_MS"] = str(message.deliver_after_ms)
         end = self.core.table.end
         told = facts(self._send_one(message, properties))
-        return Held(
+        return HoldReply(
             half_offset=int(told["queueOffset"]),
             count=1,
             log_offsets=[int(told["msgId"][16:], 16)],
@@ -191,23 +191,25 @@ class BrokerLevel(Calls):
             repeated=self.core.table.end == end,
         )
 
-    def _hold_many(self, command: Prepare) -> Held:
-        header = HoldHeader(
+    def _hold_many(self, command: Prepare) -> HoldReply:
+        header = headers.HoldHeader(
             producer_group=command.group,
             transaction_id=command.transaction_id,
             number=command.number or 0,
             ledger=command.ledger,
         )
-        answer = self._call(OwnCode.HOLD_HALVES, header, [_sent(one) for one in command.messages])
-        assert isinstance(answer.header, HoldAnswer)
-        return Held(
+        answer = self._call(
+            NativeCode.HOLD_HALVES, header, [_sent(one) for one in command.messages]
+        )
+        assert isinstance(answer.header, headers.HoldAnswer)
+        return HoldReply(
             half_offset=answer.header.half_offset,
             count=len(answer.rows),
             log_offsets=[row.log_offset for row in answer.rows],
             repeated=answer.header.is_repeated,
         )
 
-    def _send(self, messages: Sequence[Message]) -> Appended:
+    def _send(self, messages: Sequence[SentMessage]) -> Appended:
         log_offsets = []
         for message in messages:
             at_ms = message.deliver_at_ms
@@ -215,14 +217,14 @@ class BrokerLevel(Calls):
             log_offsets.append(int(facts(answer)["msgId"][16:], 16))
         return Appended(queue_offsets=[], log_offsets=log_offsets)
 
-    def _send_one(self, message: Message, properties: dict[str, str]) -> Frame:
+    def _send_one(self, message: SentMessage, properties: dict[str, str]) -> RemotingFrame:
         header = sending(message.topic, properties, queue_id=message.queue_id)
         answer = self._ask(SEND, header, message.body)
         if answer.code != ResponseCode.SUCCESS:
             raise refusal(answer.remark)
         return answer
 
-    def _end(self, command: End, peer: Peer) -> Settled | None:
+    def _end(self, command: End, peer: Peer) -> EndReply | None:
         half = self.core.table.get(command.half_offset)
         header = EndTransactionHeader(
             producer_group=self.core.names.origins[half.origin].group if half else "producers",
@@ -241,7 +243,7 @@ class BrokerLevel(Calls):
             raise refusal(answer.remark)
         if "state" not in told:
             return None
-        return Settled(
+        return EndReply(
             half_offset=command.half_offset,
             state=State[told["state"].upper()],
             by=told["by"],
@@ -251,7 +253,7 @@ class BrokerLevel(Calls):
 
     def _resume(self, command: Resume) -> None:
         log_offset = self.core.row(command.half_offset).log_offset
-        message_id = offset_message_id(self._server.broker.store_host, log_offset)
+        message_id = offset_message_id(self._server.broker.identity.store_host, log_offset)
         header = ResumeCheckHeader(offset_message_id=message_id)
         answer = self._ask(RequestCode.RESUME_CHECK_HALF_MESSAGE, header)
         if answer.code != ResponseCode.SUCCESS:
@@ -268,19 +270,19 @@ class BrokerLevel(Calls):
         rows = [
             AttemptRow(one.transaction_id, one.last_number, one.rows) for one in command.attempts
         ]
-        answer = self._call(OwnCode.DECIDE_BATCH, header, rows).header
+        answer = self._call(NativeCode.DECIDE_BATCH, header, rows).header
         assert isinstance(answer, DecideBatchAnswer)
         assert answer.outcome in ("decided", "already_done")
         return BatchReply(outcome=answer.outcome, rows=answer.messages)  # type: ignore[arg-type]
 
     # The pipeline's requests.
 
-    def undecided(self, limit: int = ROWS_MAX) -> list[Undecided]:
+    def undecided(self, limit: int = ROWS_MAX) -> list[CheckableTransaction]:
         """Return every transaction that may be checked."""
-        header = ListTransactionsHeader(states="prepared", with_ids=True, limit=limit)
-        rows = self._call(OwnCode.LIST_TRANSACTIONS, header).rows
+        header = headers.ListTransactionsHeader(states="prepared", with_ids=True, limit=limit)
+        rows = self._call(NativeCode.LIST_TRANSACTIONS, header).rows
         return [
-            Undecided(
+            CheckableTransaction(
                 half_offset=row.half_offset,
                 transaction_id=row.transaction_id,
                 group=row.producer_group,
@@ -309,7 +311,7 @@ class BrokerLevel(Calls):
             )
             for one in verdicts
         ]
-        told = self._call(OwnCode.OBEY_VERDICTS, None, rows).rows
+        told = self._call(NativeCode.OBEY_VERDICTS, None, rows).rows
         outcomes = [VerdictOutcome(row.outcome) for row in told]
         for _ in range(outcomes.count(VerdictOutcome.ASKED)):
             assert producer is not None
@@ -349,10 +351,12 @@ class BrokerLevel(Calls):
 
         return self._run(connect())
 
-    def _ask(self, code: int, header: Any, body: bytes = b"") -> Frame:  # noqa: ANN401
+    def _ask(self, code: int, header: Any, body: bytes = b"") -> RemotingFrame:  # noqa: ANN401
         return self._run(self._client("client").ask(code, header, body))
 
-    def _call(self, code: OwnCode, header: OwnHeader | None, rows: Sequence[Row] = ()) -> Answer:
+    def _call(
+        self, code: NativeCode, header: headers.NativeHeader | None, rows: Sequence[NativeRow] = ()
+    ) -> NativeReply:
         try:
             return self._run(asyncio.to_thread(self._own.call, code, header, rows))
         except RequestRefused as refused:
@@ -366,7 +370,7 @@ class SocketPort:
         self._level = level
         self._answer = answer
 
-    def undecided(self) -> Sequence[Undecided]:
+    def undecided(self) -> Sequence[CheckableTransaction]:
         """Return every transaction that may be checked."""
         return self._level.undecided()
 
@@ -382,11 +386,11 @@ def refusal(text: str) -> RequestRefused:
     return RequestRefused(code, **told)
 
 
-def _sent(message: Message) -> SentRow:
+def _sent(message: SentMessage) -> SentRow:
     delay_ms = message.deliver_after_ms
     properties = f"TIMER_DELAY_MS\x01{delay_ms}\x02" if delay_ms else ""
     return SentRow(message.topic, message.queue_id, message.body, properties, 0, 0, 0)
 
 
-def _is_check(frame: Frame) -> bool:
+def _is_check(frame: RemotingFrame) -> bool:
     return not frame.is_response and frame.code == RequestCode.CHECK_TRANSACTION_STATE

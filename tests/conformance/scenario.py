@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from escrowmq.model.errors import RequestRefused
-from escrowmq.model.message import Message
+from escrowmq.model.message import SentMessage
+from escrowmq.model.resolution import Resolution
 from escrowmq.testing import AnsweringEngine, Engine, MemoryEngine, Settler, message
 from escrowmq.testing.calls import accepted
 from escrowmq.testing.invariants import Witness
-from escrowmq.testing.settler import SettlePort, Undecided
+from escrowmq.testing.settler import CheckableTransaction, SettlePort
 from escrowmq.transaction.commands import AttemptClaim, BatchReply, DecideBatch, End
-from escrowmq.transaction.states import Resolution, State
+from escrowmq.transaction.states import State
 from tests.conformance.broker_level import BrokerLevel, SocketPort
 
 SEPARATOR = "----"
@@ -219,7 +220,7 @@ class Player:
             return SocketPort(self.level, lambda: self.answer)
         return AnsweringEngine(self.level, self._producer)
 
-    def _producer(self, _half: Undecided) -> Resolution | None:
+    def _producer(self, _half: CheckableTransaction) -> Resolution | None:
         return self.answer
 
     def _checks(self, row: int) -> int:
@@ -285,7 +286,7 @@ def again(repeated: bool) -> str:  # noqa: FBT001 - a fact, not a switch
 
 def messages(
     line: Line, *, deliver_after_ms: int = 0, deliver_at_ms: int = 0
-) -> tuple[Message, ...]:
+) -> tuple[SentMessage, ...]:
     """Return the messages of a line, or one message with its key as body if the line has none."""
     bodies = line.bodies or [("orders", 0, line.options["key"].encode())]
     return tuple(

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from escrowmq.broker.server import Server
-from escrowmq.protocol.bodies import LockRequest, Queue, encode_body
-from escrowmq.protocol.client_bodies import ConsumerMembership, Heartbeat, Subscription
-from escrowmq.protocol.cluster_bodies import GroupConfig
-from escrowmq.protocol.codes import RequestCode
-from escrowmq.protocol.consumer_headers import PullHeader, SendBackHeader
-from escrowmq.protocol.remoting import Frame
+from escrowmq.protocol.remoting.bodies import LockRequest, QueueName, encode_body
+from escrowmq.protocol.remoting.client_bodies import ConsumerMembership, Heartbeat, SubscriptionBody
+from escrowmq.protocol.remoting.cluster_bodies import GroupConfig
+from escrowmq.protocol.remoting.codes import RequestCode
+from escrowmq.protocol.remoting.consumer_headers import PullHeader, SendBackHeader
+from escrowmq.protocol.remoting.frames import RemotingFrame
 from escrowmq.testing.clock import ManualClock
 from tests.unit.broker.wire import Peer, visible
 
@@ -37,14 +37,14 @@ def beating(group: str = "shop", client_id: str = "c1", **fields: Any) -> bytes:
     of_all = {name: fields.pop(name) for name in _OF_ALL_GROUPS if name in fields}
     values: dict[str, Any] = {
         "group": group,
-        "subscriptions": (Subscription(topic="orders", version=1),),
+        "subscriptions": (SubscriptionBody(topic="orders", version=1),),
         **fields,
     }
     said = Heartbeat(client_id=client_id, consumers=(ConsumerMembership(**values),), **of_all)
     return encode_body(said)
 
 
-async def beat(peer: Peer, *arguments: str, **fields: Any) -> Frame:  # noqa: ANN401
+async def beat(peer: Peer, *arguments: str, **fields: Any) -> RemotingFrame:  # noqa: ANN401
     """Send a consumer's heartbeat."""
     return await peer.ask(RequestCode.HEART_BEAT, body=beating(*arguments, **fields))
 
@@ -67,7 +67,7 @@ def pulling(offset: int = 0, **fields: Any) -> PullHeader:  # noqa: ANN401 - fie
     return PullHeader(**values)
 
 
-async def put_group(peer: Peer, **fields: Any) -> Frame:  # noqa: ANN401 - fields of the body
+async def put_group(peer: Peer, **fields: Any) -> RemotingFrame:  # noqa: ANN401 - fields of the body
     """Create or change the group ``shop``."""
     body = encode_body(GroupConfig(**{"name": "shop", **fields}))
     return await peer.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
@@ -89,5 +89,5 @@ async def give_back(
 
 def locking(group: str = "shop", client_id: str = "c1") -> bytes:
     """Make a lock request for queue 1 of ``orders``."""
-    queue = Queue(broker_name="broker-a", topic="orders", queue_id=1)
+    queue = QueueName(broker_name="broker-a", topic="orders", queue_id=1)
     return encode_body(LockRequest(consumer_group=group, client_id=client_id, queues=(queue,)))

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from escrowmq.protocol.codes import ResponseCode
-from escrowmq.protocol.properties import parse_properties
+from escrowmq.protocol.message.properties import parse_properties
+from escrowmq.protocol.remoting.codes import ResponseCode
 from tests.conformance.talk import clock_of, is_due
 from tests.unit.broker.wire import (
     COMMIT,

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from escrowmq.model.verdict_outcome import VerdictOutcome
-from escrowmq.protocol.codes import ResponseCode
-from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.own_headers import TransactionHeader
-from escrowmq.protocol.remoting import encode_request
+from escrowmq.protocol.native.headers import TransactionHeader
+from escrowmq.protocol.native.requests import NativeCode
+from escrowmq.protocol.remoting.codes import ResponseCode
+from escrowmq.protocol.remoting.frames import encode_request
 from escrowmq.transaction.commands import VerdictKind
 from escrowmq.transaction.states import State
 from tests.conformance.talk import clock_of
 from tests.unit.broker.asking import begin, row, verdict
-from tests.unit.broker.own_peer import all_rows
+from tests.unit.broker.native_peer import all_rows
 from tests.unit.broker.wire import (
     COMMIT,
     END,
@@ -111,7 +111,7 @@ async def test_the_remark_of_an_unknown_is_kept(tmp_path: Path, *, is_binary: bo
             )
         )
         await peer.ask(SEND, sending(), b"after it")
-        line = await all_rows(peer, OwnCode.LIFE_LINE, TransactionHeader(half_offset=0))
+        line = await all_rows(peer, NativeCode.LIFE_LINE, TransactionHeader(half_offset=0))
         (answered,) = (one for one in line if one.event == "answered")
         assert answered.detail == f"check 0: {remark}"
         assert row(server).state is State.PREPARED

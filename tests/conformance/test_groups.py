@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from escrowmq.protocol.bodies import encode_body
-from escrowmq.protocol.client_bodies import CheckClientRequest, Subscription
-from escrowmq.protocol.codes import RequestCode, ResponseCode
-from escrowmq.protocol.consumer_headers import UpdateOffsetHeader
+from escrowmq.protocol.remoting.bodies import encode_body
+from escrowmq.protocol.remoting.client_bodies import CheckClientRequest, SubscriptionBody
+from escrowmq.protocol.remoting.codes import RequestCode, ResponseCode
+from escrowmq.protocol.remoting.consumer_headers import UpdateOffsetHeader
 from tests.conformance.talk import beat, pulling, put_group
 from tests.unit.broker.wire import SEND, Peer, facts, sending, serving
 
@@ -103,16 +103,16 @@ async def test_members_are_told_of_each_other_unless_the_owner_forbids_it(tmp_pa
 @pytest.mark.parametrize(
     ("wanted", "code"),
     [
-        (Subscription(topic="orders", expression="a || b"), ResponseCode.SUCCESS),
+        (SubscriptionBody(topic="orders", expression="a || b"), ResponseCode.SUCCESS),
         (
-            Subscription(topic="orders", expression="a > 1", expression_type="SQL92"),
+            SubscriptionBody(topic="orders", expression="a > 1", expression_type="SQL92"),
             ResponseCode.SYSTEM_ERROR,
         ),
-        (Subscription(topic="orders", expression="||"), ResponseCode.SUBSCRIPTION_PARSE_FAILED),
+        (SubscriptionBody(topic="orders", expression="||"), ResponseCode.SUBSCRIPTION_PARSE_FAILED),
     ],
 )
 async def test_a_consumer_learns_at_its_start_that_its_filter_is_not_understood(
-    tmp_path: Path, wanted: Subscription, code: ResponseCode
+    tmp_path: Path, wanted: SubscriptionBody, code: ResponseCode
 ) -> None:
     body = encode_body(CheckClientRequest(client_id="c1", group="shop", subscription=wanted))
     async with serving(tmp_path) as server:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from escrowmq.broker import offsets
-from escrowmq.protocol.admin_headers import CreateTopicHeader, RouteHeader
-from escrowmq.protocol.codes import RequestCode, ResponseCode
-from escrowmq.protocol.consumer_headers import QueryOffsetHeader, QueueHeader
+from escrowmq.broker.rocketmq import offsets
+from escrowmq.protocol.remoting.admin_headers import CreateTopicHeader, RouteHeader
+from escrowmq.protocol.remoting.codes import RequestCode, ResponseCode
+from escrowmq.protocol.remoting.consumer_headers import QueryOffsetHeader, QueueHeader
 from tests.conformance.talk import COMMITS, SUBSCRIBES, beat, pulling
 from tests.unit.broker.test_delivering import bodies
 from tests.unit.broker.wire import SEND, Peer, facts, sending, serving

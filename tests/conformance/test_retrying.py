@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from escrowmq.protocol.codes import RequestCode, ResponseCode
-from escrowmq.protocol.delay_levels import DELAY_LEVELS, DelayLevels
-from escrowmq.protocol.properties import parse_properties
-from escrowmq.protocol.send_headers import SendHeader
+from escrowmq.protocol.message.delay_levels import DELAY_LEVELS, DelayLevels
+from escrowmq.protocol.message.properties import parse_properties
+from escrowmq.protocol.remoting.codes import RequestCode, ResponseCode
+from escrowmq.protocol.remoting.send_headers import SendHeader
 from tests.conformance.talk import beat, clock_of, give_back, is_due, locking, put_group
 from tests.unit.broker.wire import (
     SEND,

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from escrowmq.protocol.batch_message import encode_batch
-from escrowmq.protocol.codes import RequestCode, ResponseCode
-from escrowmq.protocol.limits import BODY_BYTES_MAX
-from escrowmq.protocol.properties import parse_properties
-from escrowmq.protocol.send_headers import SendHeader
+from escrowmq.protocol.message.limits import BODY_BYTES_MAX
+from escrowmq.protocol.message.properties import parse_properties
+from escrowmq.protocol.remoting.codes import RequestCode, ResponseCode
+from escrowmq.protocol.remoting.send_headers import SendHeader
 from tests.conformance.talk import clock_of
 from tests.unit.broker.wire import (
     COMMIT,
@@ -26,6 +25,7 @@ from tests.unit.broker.wire import (
     serving,
     visible,
 )
+from tests.unit.protocol.batches import encode_batch
 
 
 async def test_the_property_makes_a_half_message_and_not_the_flag(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ async def test_a_producer_is_told_what_it_needs_to_end_its_transaction(tmp_path:
         peer = await Peer.to(server.broker_address)
         await peer.ask(SEND, half("t0"), b"first")
         told = facts(await peer.ask(SEND, half("t1"), b"second"))
-        row = server.broker.store.row(1)
+        row = server.broker.store.core.row(1)
         assert int(told["msgId"][16:], 16) == row.log_offset
         assert (told["queueId"], told["queueOffset"], told["transactionId"]) == ("1", "1", "t1")
         assert (told["MSG_REGION"], told["TRACE_ON"]) == ("DefaultRegion", "true")

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from escrowmq.broker import relaying
-from escrowmq.protocol.admin_headers import (
+from escrowmq.broker.rocketmq import relaying
+from escrowmq.protocol.message.stored_message import decode_many
+from escrowmq.protocol.remoting.admin_headers import (
     ClusterHeader,
     ConsumeDirectlyHeader,
     GroupHeader,
@@ -18,10 +19,9 @@ from escrowmq.protocol.admin_headers import (
     RouteHeader,
     RunningInfoHeader,
 )
-from escrowmq.protocol.codes import RequestCode, ResponseCode
-from escrowmq.protocol.headers import Header
-from escrowmq.protocol.remoting import Frame, encode_response
-from escrowmq.protocol.stored_message import decode_many
+from escrowmq.protocol.remoting.codes import RequestCode, ResponseCode
+from escrowmq.protocol.remoting.frames import RemotingFrame, encode_response
+from escrowmq.protocol.remoting.headers import Header
 from tests.conformance.talk import COMMITS, SUBSCRIBES, beat, clock_of, pulling, put_group
 from tests.unit.broker.wire import SEND, T0, Peer, eventually, facts, half, sending, serving
 
@@ -135,7 +135,7 @@ DIRECTLY = RequestCode.CONSUME_MESSAGE_DIRECTLY
 ABOUT_C1 = RunningInfoHeader(consumer_group="shop", client_id="c1")
 
 
-async def passed_on(consumer: Peer, code: RequestCode) -> Frame:
+async def passed_on(consumer: Peer, code: RequestCode) -> RemotingFrame:
     return await consumer.until(lambda frame: not frame.is_response and frame.code == code)
 
 

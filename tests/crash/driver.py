@@ -10,19 +10,20 @@ from dataclasses import dataclass
 
 import msgspec
 
-from escrowmq.model.message import Message
-from escrowmq.store import format as formats
+from escrowmq.model.message import SentMessage
+from escrowmq.model.resolution import Resolution
 from escrowmq.store.config import StoreConfig
-from escrowmq.store.recovery import Found, open_store
-from escrowmq.store.retention import do_step, next_step, retirements
-from escrowmq.store.retirement import Checkpointing, Removed
+from escrowmq.store.recovery import format as formats
+from escrowmq.store.recovery.recovery import RecoveryResult, open_store
+from escrowmq.store.retention.retention import do_step, next_step, retirements
+from escrowmq.store.retention.retirement import Checkpointing, Removed
 from escrowmq.store.store import Store
 from escrowmq.testing.clock import ManualClock
 from escrowmq.testing.disk_image import DiskImage
 from escrowmq.testing.faulty_disk import FaultyDisk
 from escrowmq.transaction import commands as c
 from escrowmq.transaction.policy import CheckPolicy
-from escrowmq.transaction.states import Resolution, State
+from escrowmq.transaction.states import State
 from tests.crash.expectations import follow
 from tests.crash.judge import Starts, judge, starts_of
 from tests.crash.model import HOST, History, Queue, Step, Transaction, World, Wrong
@@ -106,7 +107,7 @@ class Driver:
         self._messages = 0
         self.store, self.found = self._open()
 
-    def _open(self) -> tuple[Store, Found]:
+    def _open(self) -> tuple[Store, RecoveryResult]:
         return open_store(self.disk, self.config, self.policy, HOST)
 
     @property
@@ -131,7 +132,7 @@ class Driver:
         self.store.sync()
         self.acked = len(self.history)
         self.disk.mark(Acked(self.acked))
-        if self.store.checkpoint_due:
+        if self.store.checkpoint_due and self.store.space.look_for_files():
             self.checkpoint()
 
     def checkpoint(self) -> None:
@@ -211,14 +212,14 @@ class Driver:
         size: int = 60,
         after_ms: int = 0,
         in_ms: int = 0,
-    ) -> Message:
+    ) -> SentMessage:
         """Make a unique message."""
         self._messages += 1
         number = len(self.history) * 1_000 + self._messages
         key = f"K{number}"
         body = b"%d:" % number + (DECOY + bytes(range(256)) * 20)[:size]
         is_ipv6 = number % 5 == 0
-        return Message(
+        return SentMessage(
             topic=queue[0],
             queue_id=queue[1],
             body=body,
@@ -234,7 +235,7 @@ class Driver:
 
     def prepare(
         self,
-        *messages: Message,
+        *messages: SentMessage,
         transaction_id: str = "",
         number: int | None = None,
         group: str = "shop",
@@ -250,10 +251,10 @@ class Driver:
                 bulk=bulk,
             )
         )
-        assert isinstance(decision.reply, c.Held), decision
+        assert isinstance(decision.reply, c.HoldReply), decision
         return decision.reply.half_offset
 
-    def append(self, *messages: Message) -> None:
+    def append(self, *messages: SentMessage) -> None:
         """Store ordinary messages."""
         self.do(c.Append(messages=messages))
 

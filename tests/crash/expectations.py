@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from escrowmq.model.message import Message
+from escrowmq.model.message import SentMessage
+from escrowmq.model.resolution import Resolution
 from escrowmq.transaction import commands as c
-from escrowmq.transaction.states import Resolution, State
+from escrowmq.transaction.states import State
 from tests.crash.model import NEVER, Step, Transaction, World, Wrong, decided_state
 
 YOUNG_MS = 1_000
@@ -55,7 +56,7 @@ def prepare(world: World, command: c.Prepare, decision: c.Decision, at_ms: int) 
         if command.number < len(known.requests):
             return must_repeat(world, known.requests[command.number], decision, command)
     reply = decision.reply
-    if not isinstance(reply, c.Held):
+    if not isinstance(reply, c.HoldReply):
         raise Wrong(f"{command}: not held but {decision}")
     first = len(world.rows)
     given = (reply.half_offset, reply.count, reply.repeated)
@@ -92,7 +93,7 @@ def is_resent(world: World, known: Transaction, command: c.Prepare, at_ms: int) 
     )
 
 
-def content(message: Message) -> tuple[str, int, bytes]:
+def content(message: SentMessage) -> tuple[str, int, bytes]:
     return message.topic, message.queue_id, message.body
 
 
@@ -116,7 +117,7 @@ def must_repeat(
 ) -> bool:
     first, count = request
     offsets = [world.rows[row].log_offset for row in range(first, first + count)]
-    expected = c.Held(half_offset=first, count=count, log_offsets=offsets, repeated=True)
+    expected = c.HoldReply(half_offset=first, count=count, log_offsets=offsets, repeated=True)
     must(expected, decision.reply, command)
     return False
 
@@ -159,7 +160,7 @@ def end(world: World, command: c.End, decision: c.Decision, at_ms: int) -> bool:
         return command.from_check and known.state is State.PREPARED
     wanted = decided_state(command.resolution)
     if known.state in (State.PREPARED, State.PARKED):
-        reply = c.Settled(
+        reply = c.EndReply(
             half_offset=command.half_offset,
             state=wanted,
             by=command.by,
@@ -171,7 +172,7 @@ def end(world: World, command: c.End, decision: c.Decision, at_ms: int) -> bool:
         return True
     if wanted is known.state:
         said = decision.reply
-        assert isinstance(said, c.Settled), decision
+        assert isinstance(said, c.EndReply), decision
         must(command.half_offset, said.half_offset, command)
         facts = (said.state, said.by, said.at_ms, said.repeated)
         by, decided_at_ms = decided(world, known, said.by)

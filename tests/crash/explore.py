@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import NamedTuple
 
-from escrowmq.store.frames import HEAD_BYTES, MAGIC
-from escrowmq.store.recovery import Found, open_store
+from escrowmq.store.log.frames import HEAD_BYTES, MAGIC
+from escrowmq.store.recovery.recovery import RecoveryResult, open_store
 from escrowmq.store.store import Store
 from escrowmq.testing.crash_explorer import CrashExplorer
 from escrowmq.testing.disk_image import DiskImage
@@ -153,7 +153,7 @@ class Exploration:
             self._judge_going_on(case, count)
         return disk
 
-    def open(self, disk: FaultyDisk) -> tuple[Store, Found]:
+    def open(self, disk: FaultyDisk) -> tuple[Store, RecoveryResult]:
         """Recover the store."""
         return open_store(disk, self.driver.config, self.driver.policy, HOST)
 

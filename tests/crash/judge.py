@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from escrowmq.protocol.stored_message import decode
-from escrowmq.store.reader import Reader, Status
+from escrowmq.protocol.message.stored_message import decode
+from escrowmq.store.reading.reader import ReadStatus, StoreReader
 from escrowmq.store.store import Store
 from escrowmq.transaction.states import State
 from escrowmq.transaction.table import FIRST, Half
@@ -66,12 +66,12 @@ def judge_queues(store: Store, world: World) -> None:
 
 def pulled(store: Store, queue: Queue, start: int) -> list[Seen]:
     """Return all messages that a consumer gets from this offset on."""
-    reader = Reader(store)
+    reader = StoreReader(store)
     found: list[Seen] = []
     offset = start
     while True:
         answer = reader.pull(*queue, offset, count_max=50, bytes_max=100_000)
-        if answer.status is not Status.FOUND:
+        if answer.status is not ReadStatus.FOUND:
             return found
         found.extend(seen(decode(message)) for message in answer.messages)
         offset = answer.next_offset
@@ -87,7 +87,7 @@ def first_difference(expected: Sequence[object], actual: Sequence[object]) -> st
 
 def judge_lookups(store: Store, messages: Sequence[Seen]) -> None:
     """A visible message is found by its log offset and by its key."""
-    reader = Reader(store)
+    reader = StoreReader(store)
     for message in messages:
         located = reader.at(message.log_offset)
         if located is None or not located.is_visible or seen(decode(located.message)) != message:

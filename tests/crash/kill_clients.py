@@ -11,11 +11,12 @@ from random import Random
 from socket import socket
 
 from escrowmq.model.clock import SystemClock
-from escrowmq.model.message import Message
-from escrowmq.protocol.stored_message import decode
-from escrowmq.store.reader import Pulled, Status
+from escrowmq.model.message import SentMessage
+from escrowmq.model.resolution import Resolution
+from escrowmq.protocol.message.stored_message import decode
+from escrowmq.store.reading.reader import Pulled, ReadStatus
 from escrowmq.transaction import commands as c
-from escrowmq.transaction.states import Resolution, State
+from escrowmq.transaction.states import State
 from tests.crash.kill_history import DECIDED, History, Tx
 from tests.crash.kill_wire import Answered, Asked, Pull, packed, receive
 from tests.crash.model import Queue, Wrong, seen
@@ -127,7 +128,9 @@ class Session:
         elif self._open:
             await self._go_on(link, rng.choice(self._open))
 
-    def _messages(self, *, is_later: bool = False, is_delayed: bool = False) -> tuple[Message, ...]:
+    def _messages(
+        self, *, is_later: bool = False, is_delayed: bool = False
+    ) -> tuple[SentMessage, ...]:
         rng = self.rng
         made = []
         for _ in range(rng.choice((1, 1, 1, 2, 3, 9))):
@@ -136,7 +139,7 @@ class Session:
             size = rng.choice((0, 20, 200, 900))
             in_ms = rng.choice((1, 50, 300, 2_500))
             made.append(
-                Message(
+                SentMessage(
                     topic=topic,
                     queue_id=queue_id,
                     body=f"{key}:".encode() + rng.randbytes(size),
@@ -159,7 +162,7 @@ class Session:
         await self._prepare(link, tx, messages, None if is_stock else 0)
 
     async def _prepare(
-        self, link: Link, tx: Tx, messages: tuple[Message, ...], number: int | None
+        self, link: Link, tx: Tx, messages: tuple[SentMessage, ...], number: int | None
     ) -> None:
         asked = c.Prepare(group=tx.group, transaction_id=tx.name, messages=messages, number=number)
         await self._do(link, asked, tx)
@@ -245,9 +248,9 @@ class Consumer:
                 asked = Pull(topic=self.queue[0], queue_id=self.queue[1], offset=self._offset)
                 pulled = await link.ask(asked)
                 assert isinstance(pulled, Pulled)
-                if pulled.status is Status.BEYOND_END:
+                if pulled.status is ReadStatus.BEYOND_END:
                     raise Wrong(f"{self.queue} ends at {pulled.end}, {self._offset} was read")
-                if pulled.status is Status.NO_SUCH_QUEUE and self._offset:
+                if pulled.status is ReadStatus.NO_SUCH_QUEUE and self._offset:
                     raise Wrong(f"{self.queue} is gone")
                 for offset, message in enumerate(pulled.messages, self._offset):
                     self.history.saw(self.queue, offset, seen(decode(message)))

@@ -8,8 +8,8 @@ import threading
 from pathlib import Path
 from typing import NoReturn
 
-from escrowmq.store.commit_log import TEMPORARY
-from escrowmq.store.disk import Bytes, OsDisk, OsFile
+from escrowmq.store.disk.disk import Bytes, OsDisk, OsFile
+from escrowmq.store.log.commit_log import TEMPORARY
 
 _HELD_MAX = 4
 

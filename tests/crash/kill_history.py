@@ -11,9 +11,10 @@ import itertools
 import math
 from dataclasses import dataclass, field
 
-from escrowmq.model.message import Message
+from escrowmq.model.message import SentMessage
+from escrowmq.model.resolution import Resolution
 from escrowmq.transaction import commands as c
-from escrowmq.transaction.states import Resolution, State
+from escrowmq.transaction.states import State
 from tests.crash.kill_wire import Answered, Asked, Done, Refused
 from tests.crash.model import Queue, Seen, Wrong, decided_state
 
@@ -39,7 +40,7 @@ class Op:
 class Request:
     """Half messages that were sent together."""
 
-    messages: tuple[Message, ...]
+    messages: tuple[SentMessage, ...]
     number: int | None
     sent_ms: int
     tries: int = 0
@@ -107,7 +108,7 @@ class History:
         self.retention_ms = retention_ms
         self.copy_after_ms = copy_after_ms
         self._ticks = itertools.count(1)
-        self.messages: dict[str, Message] = {}
+        self.messages: dict[str, SentMessage] = {}
         self.transactions: dict[str, Tx] = {}
         #: Message key to its transaction, or to the command that appended it.
         self.owner: dict[str, Tx] = {}
@@ -161,10 +162,10 @@ class History:
         match op.asked, answer:
             case c.Append(), c.Appended():
                 self._appended(op.asked, answer)
-            case c.Prepare(), c.Held():
+            case c.Prepare(), c.HoldReply():
                 assert tx is not None
                 self._held(op.asked, answer, tx)
-            case c.End(), c.Settled():
+            case c.End(), c.EndReply():
                 assert tx is not None
                 self._settled(op, answer, tx, now_ms)
             case c.End(resolution=Resolution.UNKNOWN), Done():
@@ -195,7 +196,7 @@ class History:
             if offset >= 0:
                 self.place(key_of(message.body), offset)
 
-    def _held(self, asked: c.Prepare, answer: c.Held, tx: Tx) -> None:
+    def _held(self, asked: c.Prepare, answer: c.HoldReply, tx: Tx) -> None:
         request = tx.requests[asked.number or 0]
         known = request.first
         if answer.count != len(request.messages):
@@ -214,7 +215,7 @@ class History:
             if self.rows.setdefault(row, key) != key:
                 raise Wrong(f"row {row} is of {self.rows[row]} and of {key} ({tx.name})")
 
-    def _settled(self, op: Op, answer: c.Settled, tx: Tx, now_ms: int) -> None:
+    def _settled(self, op: Op, answer: c.EndReply, tx: Tx, now_ms: int) -> None:
         asked = op.asked
         assert isinstance(asked, c.End)
         if answer.state is not decided_state(asked.resolution):

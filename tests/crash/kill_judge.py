@@ -9,8 +9,8 @@ import itertools
 import math
 from collections.abc import Iterable
 
-from escrowmq.model.message import Message
-from escrowmq.protocol.stored_message import decode
+from escrowmq.model.message import SentMessage
+from escrowmq.protocol.message.stored_message import decode
 from escrowmq.store.store import Store
 from escrowmq.transaction import commands as c
 from escrowmq.transaction.records import NEVER
@@ -145,7 +145,7 @@ class Judge:
                 raise Wrong(f"{key} is in rows {self._halves[key].half_offset} and {row}")
             self._halves[key] = half
 
-    def _found(self, messages: Iterable[Message]) -> list[Half]:
+    def _found(self, messages: Iterable[SentMessage]) -> list[Half]:
         keys = [key_of(message.body) for message in messages]
         return [self._halves[key] for key in keys if key in self._halves]
 

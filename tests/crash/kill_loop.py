@@ -23,9 +23,9 @@ from random import Random
 
 from escrowmq.model.clock import SystemClock
 from escrowmq.model.errors import EscrowError
-from escrowmq.store.disk import OsDisk
-from escrowmq.store.lock import DirectoryLock
-from escrowmq.store.recovery import open_store
+from escrowmq.store.disk.disk import OsDisk
+from escrowmq.store.disk.lock import DirectoryLock
+from escrowmq.store.recovery.recovery import open_store
 from escrowmq.store.store import Store
 from tests.crash.judge import must_look_alike, picture
 from tests.crash.kill_clients import QUEUES, Consumer, Link, Session

@@ -5,19 +5,19 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from escrowmq.broker.writer import Writer
-from escrowmq.store import retirement
+from escrowmq.broker.write.writer import Writer
+from escrowmq.store.retention import retirement
 from escrowmq.transaction import commands as c
-from escrowmq.transaction.giving import give_ranges
+from escrowmq.transaction.decisions.assigning import give_ranges
 from escrowmq.transaction.records import Decided
 from escrowmq.transaction.states import State
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from escrowmq.store.needed import Needed
-    from escrowmq.store.state_table import StateTable
+    from escrowmq.store.retention.needed import Needed
     from escrowmq.store.store import Store
+    from escrowmq.store.table.state_table import StateTable
 
 PLANTS = ("", "reply_before_write", "decide_twice", "forget_the_needed")
 

@@ -7,7 +7,7 @@ import asyncio
 import msgspec
 
 from escrowmq.model.errors import RequestRefused
-from escrowmq.store.reader import Pulled
+from escrowmq.store.reading.reader import Pulled
 from escrowmq.transaction import commands as c
 
 _LENGTH_BYTES = 4
@@ -38,13 +38,13 @@ class Done(msgspec.Struct, frozen=True):
 
 Written = c.Prepare | c.Append | c.End | c.CheckSent | c.Park | c.Resume
 Asked = Written | Pull
-Answered = c.Held | c.Appended | c.Settled | Pulled | Refused | Done
+Answered = c.HoldReply | c.Appended | c.EndReply | Pulled | Refused | Done
 
 _KINDS: dict[str, type] = {
     kind.__name__: kind
     for kind in (
         *(c.Prepare, c.Append, c.End, c.CheckSent, c.Park, c.Resume, Pull),
-        *(c.Held, c.Appended, c.Settled, Pulled, Refused, Done),
+        *(c.HoldReply, c.Appended, c.EndReply, Pulled, Refused, Done),
     )
 }
 

@@ -11,11 +11,12 @@ import copy
 from collections.abc import Callable
 from typing import NamedTuple
 
-from escrowmq.model.message import Message
-from escrowmq.protocol.stored_message import StoredMessage
+from escrowmq.model.message import SentMessage
+from escrowmq.model.resolution import Resolution
+from escrowmq.protocol.message.stored_message import StoredMessage
 from escrowmq.transaction import commands as c
 from escrowmq.transaction.policy import CheckPolicy
-from escrowmq.transaction.states import Resolution, State
+from escrowmq.transaction.states import State
 
 NEVER = 2**63 - 1
 HOST = b"\x0a\x00\x00\x01\x00\x00\x2a\x9f"
@@ -60,7 +61,13 @@ def seen(stored: StoredMessage) -> Seen:
 
 
 def shown(
-    message: Message, *, queue_offset: int, at_ms: int, log_offset: int, bits: int, prepared: int
+    message: SentMessage,
+    *,
+    queue_offset: int,
+    at_ms: int,
+    log_offset: int,
+    bits: int,
+    prepared: int,
 ) -> Seen:
     """Build the message that a reader must see."""
     return Seen(
@@ -86,7 +93,7 @@ class Row(NamedTuple):
 
     number: int
     head: int | None
-    message: Message
+    message: SentMessage
     log_offset: int
     stored_at_ms: int
     state: State = State.PREPARED
@@ -201,7 +208,7 @@ class World:
         self.rows[row] = known._replace(is_shown=True)
 
     def _append(
-        self, message: Message, *, at_ms: int, log_offset: int, bits: int = 0, prepared: int = 0
+        self, message: SentMessage, *, at_ms: int, log_offset: int, bits: int = 0, prepared: int = 0
     ) -> int:
         messages = self.queues.setdefault((message.topic, message.queue_id), [])
         messages.append(
@@ -216,11 +223,11 @@ class World:
         )
         return len(messages) - 1
 
-    def store(self, message: Message, log_offset: int, at_ms: int) -> int:
+    def store(self, message: SentMessage, log_offset: int, at_ms: int) -> int:
         """Show an ordinary message; return its queue offset."""
         return self._append(message, at_ms=at_ms, log_offset=log_offset)
 
-    def hold(self, messages: tuple[Message, ...], offsets: list[int], head: int | None) -> int:
+    def hold(self, messages: tuple[SentMessage, ...], offsets: list[int], head: int | None) -> int:
         """Give each message the next row; return the first row."""
         first = len(self.rows)
         for number, (message, log_offset) in enumerate(zip(messages, offsets, strict=True), first):

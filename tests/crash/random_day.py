@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from escrowmq.model.message import Message
+from escrowmq.model.message import SentMessage
+from escrowmq.model.resolution import Resolution
 from escrowmq.transaction import commands as c
-from escrowmq.transaction.states import Resolution, State
+from escrowmq.transaction.states import State
 from tests.crash.driver import Driver
 from tests.crash.model import Transaction
 from tests.crash.workload import QUEUES
@@ -47,7 +48,7 @@ def random_chore(driver: Driver, rng: Random) -> None:
         driver.clock.jump(ms=-rng.choice((1, 3_000, 20_000)))
 
 
-def some_messages(driver: Driver, rng: Random, *, after_ms: int = 0) -> list[Message]:
+def some_messages(driver: Driver, rng: Random, *, after_ms: int = 0) -> list[SentMessage]:
     count = rng.choice((1, 1, 1, 2, 3, 9))
     size = rng.choice((0, 20, 200, 1_500))
     return [

@@ -67,7 +67,7 @@ def test_a_carried_message_that_waits_for_its_time_knows_who_decided_it() -> Non
     driver.checkpoint()
     grow_old(driver, 58)
     driver.retain()
-    assert driver.store.row(row).location > driver.store.log_start
+    assert driver.store.core.row(row).location > driver.store.log_start
     driver.judge()
 
 

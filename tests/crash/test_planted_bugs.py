@@ -13,19 +13,21 @@ from typing import Any
 import pytest
 
 from escrowmq.model.errors import EscrowError
-from escrowmq.store import frames, recovery, replay, retirement
-from escrowmq.store.chunk import Chunk
-from escrowmq.store.consume_queue import ConsumeQueue
-from escrowmq.store.disk import Bytes
-from escrowmq.store.frames import Vouched, decode_records, stated_head
-from escrowmq.store.recovery import Found
-from escrowmq.store.replay import Replayer
-from escrowmq.store.state_table import StateTable
+from escrowmq.store.disk.disk import Bytes
+from escrowmq.store.log import frames
+from escrowmq.store.log.frames import Vouched, decode_records, stated_head
+from escrowmq.store.queue.consume_queue import ConsumeQueue
+from escrowmq.store.recovery import recovery, replay
+from escrowmq.store.recovery.recovery import RecoveryResult
+from escrowmq.store.recovery.replay import Replayer
+from escrowmq.store.retention import retirement
 from escrowmq.store.store import Store
+from escrowmq.store.table.chunk import Chunk
+from escrowmq.store.table.state_table import StateTable
 from escrowmq.testing.faulty_disk import FaultyDisk
 from escrowmq.testing.journal import Flush, Operation
-from escrowmq.transaction import copying, settling
 from escrowmq.transaction.core import Transactions, Where
+from escrowmq.transaction.decisions import carrying, deciding
 from escrowmq.transaction.records import (
     Answered,
     Asked,
@@ -72,7 +74,7 @@ class Planted(Exploration):
         super().__init__(driver, seed=1)
         self._recovering = recovering
 
-    def open(self, disk: FaultyDisk) -> tuple[Store, Found]:
+    def open(self, disk: FaultyDisk) -> tuple[Store, RecoveryResult]:
         """Recover with the bug in place."""
         with self._recovering():
             return super().open(disk)
@@ -159,9 +161,9 @@ class _undone(AbstractContextManager[object]):  # noqa: N801 - named like contex
 
 def test_a_decision_that_is_applied_twice_is_caught(monkeypatch: Patch) -> None:
     monkeypatch.setattr(
-        settling,
+        deciding,
         "answer_again",
-        lambda core, half, **_: settling.settle(core, half, State.COMMITTED, "again", 0),
+        lambda core, half, **_: deciding.decide_as(core, half, State.COMMITTED, "again", 0),
     )
     assert complaint(Driver(FaultyDisk(BORN))) != ""
 
@@ -269,7 +271,7 @@ def commit_late(driver: Driver) -> None:
 
 def test_a_late_commit_without_its_copy_is_caught(monkeypatch: Patch) -> None:
     commit_late(Driver(FaultyDisk(BORN)))
-    monkeypatch.setattr(copying, "is_stale", lambda *_: False)
+    monkeypatch.setattr(carrying, "is_stale", lambda *_: False)
     with pytest.raises(COMPLAINTS):
         commit_late(Driver(FaultyDisk(BORN)))
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from escrowmq.model.errors import StoreCorrupt, StoreUnusable
-from escrowmq.store.recovery import open_store
-from escrowmq.testing.faulty_disk import FaultyDisk, Kind
+from escrowmq.store.recovery.recovery import open_store
+from escrowmq.testing.faulty_disk import DiskCall, FaultyDisk
 from escrowmq.testing.survivors import (
     Survivors,
     everything_survives,
@@ -109,12 +109,12 @@ class StoreMachine(RuleBasedStateMachine):
         driver.judge()
 
     @rule(
-        kind=st.sampled_from((Kind.WRITE, Kind.FLUSH)),
+        kind=st.sampled_from((DiskCall.WRITE, DiskCall.FLUSH)),
         code=st.sampled_from((errno.ENOSPC, errno.EIO)),
         act=st.sampled_from(list(STEPS)),
         rng=RANDOMS,
     )
-    def disk_fails(self, kind: Kind, code: int, act: Any, rng: Random) -> None:  # noqa: ANN401
+    def disk_fails(self, kind: DiskCall, code: int, act: Any, rng: Random) -> None:  # noqa: ANN401
         """Fail a write or a flush of the log: the store stops, and the next one recovers."""
         driver = self.driver
         driver.sync()

@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from escrowmq.protocol.codes import ResponseCode
-from escrowmq.store.backup import STORE
-from escrowmq.store.commit_log import DIRECTORY as LOG
-from escrowmq.store.releases import Releases
+from escrowmq.protocol.remoting.codes import ResponseCode
+from escrowmq.store.log.commit_log import DIRECTORY as LOG
+from escrowmq.store.repair.backup import STORE
+from escrowmq.store.table.releases import Releases
 from tests.crash.year.life import Life
 from tests.crash.year.machine import Machine
 from tests.crash.year.measures import GROWTH_MAX, Size, deep_bytes

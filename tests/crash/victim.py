@@ -17,13 +17,13 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
-from escrowmq.broker.retaining import Retaining
-from escrowmq.broker.writer import Writer
+from escrowmq.broker.write.retaining import Retaining
+from escrowmq.broker.write.writer import Writer
 from escrowmq.model.clock import SystemClock
 from escrowmq.store.config import StoreConfig
-from escrowmq.store.lock import DirectoryLock
-from escrowmq.store.reader import Reader
-from escrowmq.store.recovery import open_store
+from escrowmq.store.disk.lock import DirectoryLock
+from escrowmq.store.reading.reader import StoreReader
+from escrowmq.store.recovery.recovery import open_store
 from escrowmq.store.store import Store
 from escrowmq.transaction import commands as c
 from escrowmq.transaction.policy import CheckPolicy
@@ -55,7 +55,7 @@ class Victim:
 
     def __init__(self, store: Store, writer: Writer) -> None:
         self._writer = writer
-        self._reader = Reader(store)
+        self._reader = StoreReader(store)
         self._clock = SystemClock()
         self._retaining = Retaining(store, writer, self._clock.now_ms)
         self._answered = 0

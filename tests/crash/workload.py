@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from escrowmq.model.resolution import Resolution
 from escrowmq.transaction import commands as c
-from escrowmq.transaction.states import Resolution, State
+from escrowmq.transaction.states import State
 from tests.crash.driver import Driver
 
 QUEUES = (("orders", 0), ("orders", 1), ("stock", 0))

@@ -26,8 +26,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from escrowmq.protocol.codes import RequestCode, ResponseCode
-from escrowmq.protocol.remoting import FrameSplitter, encode_request
+from escrowmq.protocol.remoting.codes import RequestCode, ResponseCode
+from escrowmq.protocol.remoting.frames import FrameSplitter, encode_request
 from tests.crash.long import say
 from tests.fuzz.remoting import SOUND_FRAMES, Parts, spoil
 from tests.fuzz.served import Served, served
@@ -38,7 +38,7 @@ from tests.unit.broker.wire import COMMIT, END, SEND, Peer, ending, half, sendin
 DEFAULT_FRAMES = 2_000_000
 SEED_BITS = 32
 CAPTURES = Path(__file__).parents[1] / "interop" / "captures"
-OWN_CODES = range(30_000, 30_100)
+NATIVE_CODES = range(30_000, 30_100)
 #: Concurrent connections that send spoiled frames.
 ABUSERS = 16
 FRAMES_PER_CONNECTION = 64
@@ -52,7 +52,7 @@ GROWTH_BYTES_MAX = 64 << 20
 PATIENCE_S = 30.0
 ABUSER_PATIENCE_S = 0.05
 #: The only kind of log line that the broker may write.
-EXPECTED = " WARNING escrowmq.broker.limits "
+EXPECTED = " WARNING escrowmq.broker.net.limits "
 #: Small checkpoints, so that memory waiting for one is not mistaken for a leak.
 SETTINGS = ("store.checkpoint_bytes=8388608", "store.durability=os")
 
@@ -85,9 +85,9 @@ def captured() -> Iterator[bytes]:
 
 
 def ours(random: Random) -> bytes:
-    """Make a request with one of our own codes, or a code near them."""
+    """Make a request with one of native codes, or a code near them."""
     body = random.choice((b"", b"{}", random.randbytes(40), b"ARROW1\0\0" + random.randbytes(200)))
-    return encode_request(random.choice(OWN_CODES), random.randrange(1 << 31), body=body)
+    return encode_request(random.choice(NATIVE_CODES), random.randrange(1 << 31), body=body)
 
 
 SOUND = [*SOUND_FRAMES, *captured()]

@@ -17,19 +17,19 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from escrowmq.model.errors import ProtocolViolation
-from escrowmq.protocol.admin_headers import CreateTopicHeader, parse_attributes
-from escrowmq.protocol.batch_message import decode_batch
-from escrowmq.protocol.bodies import Body, read_body
-from escrowmq.protocol.codes import RequestCode
-from escrowmq.protocol.consumer_headers import PullHeader
-from escrowmq.protocol.filter import parse_filter
-from escrowmq.protocol.headers import Header, read_fields, read_header
-from escrowmq.protocol.remoting import Frame, FrameSplitter, encode_request
-from escrowmq.protocol.send_headers import read_send_header
-from escrowmq.protocol.sent_facts import read_sent_facts
+from escrowmq.protocol.message.batch_message import decode_batch
+from escrowmq.protocol.message.filter import parse_filter
+from escrowmq.protocol.message.sent_facts import read_sent_facts
+from escrowmq.protocol.remoting.admin_headers import CreateTopicHeader, parse_attributes
+from escrowmq.protocol.remoting.bodies import JsonBody, read_body
+from escrowmq.protocol.remoting.codes import RequestCode
+from escrowmq.protocol.remoting.consumer_headers import PullHeader
+from escrowmq.protocol.remoting.frames import FrameSplitter, RemotingFrame, encode_request
+from escrowmq.protocol.remoting.headers import Header, read_fields, read_header
+from escrowmq.protocol.remoting.send_headers import read_send_header
 from tests.crash.long import say
 from tests.unit.protocol import remoting_cases as cases
 
@@ -75,8 +75,18 @@ NASTY = (
 EXTREMES = (0, 1, 3, 4, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 0xFFFFFF, 0x7FFFFFFF, 0xFFFFFFFF)
 
 
-HEADERS = sorted(Header.__subclasses__(), key=lambda kind: kind.__name__)
-BODIES = sorted(Body.__subclasses__(), key=lambda kind: kind.__name__)
+KindT = TypeVar("KindT")
+
+
+def kinds_of(base: type[KindT]) -> list[type[KindT]]:
+    """Return all classes below this one, by name."""
+    below = base.__subclasses__()
+    found = {*below, *(kind for one in below for kind in kinds_of(one))}
+    return sorted(found, key=lambda kind: kind.__name__)
+
+
+HEADERS = kinds_of(Header)
+BODIES = kinds_of(JsonBody)
 
 
 def spoil(random: Random, data: bytes) -> bytes:
@@ -197,7 +207,7 @@ def pieces(random: Random, data: bytes) -> Iterator[bytes]:
         at = end
 
 
-def frames_of(random: Random, data: bytes) -> Iterator[Frame]:
+def frames_of(random: Random, data: bytes) -> Iterator[RemotingFrame]:
     """Yield all frames up to the first violation."""
     splitter = FrameSplitter(frame_bytes_max=FRAME_BYTES_MAX)
     with suppress(ProtocolViolation):
@@ -206,7 +216,7 @@ def frames_of(random: Random, data: bytes) -> Iterator[Frame]:
             assert splitter.buffered_bytes < 4 + FRAME_BYTES_MAX
 
 
-def readers(frame: Frame) -> Iterator[Callable[[], object]]:
+def readers(frame: RemotingFrame) -> Iterator[Callable[[], object]]:
     """Yield a call for each way to read a frame."""
     ext, body = frame.ext, frame.body
     yield lambda: read_fields(ext)

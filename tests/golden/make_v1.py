@@ -13,13 +13,13 @@ from pathlib import Path
 
 import msgspec
 
-from escrowmq.protocol.ids import pack_host
-from escrowmq.store import format as formats
-from escrowmq.store.commit_log import segment_path
-from escrowmq.store.disk import OsDisk
-from escrowmq.store.repair import repair
+from escrowmq.model.resolution import Resolution
+from escrowmq.protocol.message.ids import pack_host
+from escrowmq.store.disk.disk import OsDisk
+from escrowmq.store.log.commit_log import segment_path
+from escrowmq.store.recovery import format as formats
+from escrowmq.store.repair.repair import repair
 from escrowmq.transaction.commands import CheckSent, End, Park, Resume
-from escrowmq.transaction.states import Resolution
 from tests.golden.summary import summary
 from tests.unit.store.helpers import HOUR, MINUTE, SECOND, Driver, message
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from zlib import crc32
 
-from escrowmq.protocol.stored_message import decode
+from escrowmq.protocol.message.stored_message import decode
 from escrowmq.transaction.states import State
 from tests.unit.store.helpers import Driver, is_half_decided
 

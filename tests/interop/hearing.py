@@ -8,10 +8,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from escrowmq.client.consumer import Consumer
-from escrowmq.client.messages import Message, Received
-from escrowmq.client.outgoing import Resolution
+from escrowmq.client.consumer.consumer import Consumer
+from escrowmq.client.messages.messages import Message, Received
 from escrowmq.model.errors import RequestRefused
+from escrowmq.model.resolution import Resolution
 from tests.interop.scenario import Broker, fresh
 
 ARRIVE_S = 30.0

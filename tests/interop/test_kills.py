@@ -7,9 +7,9 @@ from contextlib import ExitStack
 
 import pytest
 
-from escrowmq.client.own_calls import OwnCalls
-from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.own_headers import StatusAnswer
+from escrowmq.client.network.native_calls import NativeCalls
+from escrowmq.protocol.native.headers import StatusAnswer
+from escrowmq.protocol.native.requests import NativeCode
 from tests.interop.escrow import Escrow, quick_escrow
 from tests.interop.harness import Ability, JavaPeer, Peer, every_peer
 from tests.interop.judging import judge
@@ -33,7 +33,7 @@ GET_MAX_OFFSET = 30
 
 
 @pytest.fixture
-def own_broker() -> Iterator[Escrow]:
+def native_broker() -> Iterator[Escrow]:
     with quick_escrow() as broker:
         yield broker
 
@@ -45,26 +45,28 @@ def peers() -> Iterator[list[Peer]]:
 
 
 def test_nothing_is_lost_or_doubled_when_the_broker_is_stopped_and_killed(
-    own_broker: Escrow, peers: list[Peer]
+    native_broker: Escrow, peers: list[Peer]
 ) -> None:
     topic = fresh("storm")
-    own_broker.create_topic(topic, queues=QUEUES)
-    storm = started(own_broker, peers, topic)
+    native_broker.create_topic(topic, queues=QUEUES)
+    storm = started(native_broker, peers, topic)
     quick = [peer.name for peer in peers if isinstance(peer, JavaPeer)]
     storm.goes_on(SENDS, storm.consumers)
     for blows in BLOWS:
         for blow in blows:
-            blow(own_broker)
-            own_broker.start_again()
+            blow(native_broker)
+            native_broker.start_again()
         storm.goes_on(SENDS, quick)
     for worker in storm.workers:
         worker.stop()
     eventually(
-        lambda: status(own_broker).undecided == 0, "end of all checks", timeout_s=SETTLE_TIMEOUT_S
+        lambda: status(native_broker).undecided == 0,
+        "end of all checks",
+        timeout_s=SETTLE_TIMEOUT_S,
     )
-    wait_for_all(storm, lambda: log_count(own_broker, topic), timeout_s=SETTLE_TIMEOUT_S)
+    wait_for_all(storm, lambda: log_count(native_broker, topic), timeout_s=SETTLE_TIMEOUT_S)
     (reader,) = [peer for peer in peers if Ability.DELIVER_TIME in peer.abilities]
-    log = reader.start_pull_consumer(own_broker.name_server, fresh("judge")).pull_all(topic)
+    log = reader.start_pull_consumer(native_broker.name_server, fresh("judge")).pull_all(topic)
     assert all(worker.failed for worker in storm.ordinary), "nobody noticed"
     judge(
         log,
@@ -72,7 +74,7 @@ def test_nothing_is_lost_or_doubled_when_the_broker_is_stopped_and_killed(
         possible=storm.possible(),
         seen={name: consumer.received() for name, consumer in storm.consumers.items()},
     )
-    assert status(own_broker).contradictions == 0
+    assert status(native_broker).contradictions == 0
 
 
 def started(broker: Escrow, peers: list[Peer], topic: str) -> Storm:
@@ -98,8 +100,8 @@ def started(broker: Escrow, peers: list[Peer], topic: str) -> Storm:
 
 
 def status(broker: Escrow) -> StatusAnswer:
-    with OwnCalls(broker.broker_address) as calls:
-        told = calls.call(OwnCode.STATUS).header
+    with NativeCalls(broker.broker_address) as calls:
+        told = calls.call(NativeCode.STATUS).header
     assert isinstance(told, StatusAnswer)
     return told
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from escrowmq.cli.main import main
-from escrowmq.client.consumer import Consumer
-from escrowmq.client.producer import Producer
+from escrowmq.client.consumer.consumer import Consumer
+from escrowmq.client.producer.producer import Producer
 from tests.interop.apache import ApacheRocketMQ
 from tests.interop.hearing import ARRIVE_S
 from tests.interop.scenario import fresh

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from escrowmq.client.own_calls import OwnCalls
-from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.own_headers import TransactionHeader
+from escrowmq.client.network.native_calls import NativeCalls
+from escrowmq.protocol.native.headers import TransactionHeader
+from escrowmq.protocol.native.requests import NativeCode
 from tests.interop.harness import Ability, Answer, Escrow, Message, Peer, every_peer
 from tests.interop.scenario import eventually, fresh
 
@@ -38,8 +38,8 @@ def test_the_exception_of_a_stock_check_is_kept(
     asked = TransactionHeader(transaction_id=sent.transaction_id)
 
     def remarks() -> list[str]:
-        with OwnCalls(broker.broker_address) as calls:
-            rows = calls.rows(OwnCode.LIFE_LINE, asked)
+        with NativeCalls(broker.broker_address) as calls:
+            rows = calls.rows(NativeCode.LIFE_LINE, asked)
             return [row.detail for row in rows if row.event == "answered"]
 
     eventually(lambda: len(remarks()) == 1, "the answer to the first check")

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from sqlalchemy.orm import Session
 
-from escrowmq.client.consumer import Consumer
-from escrowmq.client.handling import GiveUp
-from escrowmq.client.messages import Message, Received
-from escrowmq.client.outgoing import Resolution
-from escrowmq.client.producer import AsyncProducer, Producer
-from escrowmq.protocol.stored_message import StoredMessage, decode_many
+from escrowmq.client.consumer.consumer import Consumer
+from escrowmq.client.messages.handling import GiveUp
+from escrowmq.client.messages.messages import Message, Received
+from escrowmq.client.producer.producer import AsyncProducer, Producer
+from escrowmq.model.resolution import Resolution
+from escrowmq.protocol.message.stored_message import StoredMessage, decode_many
 from tests.interop import remoting
 from tests.interop.apache import ApacheRocketMQ
 from tests.interop.hearing import ARRIVE_S, Heard, Listener, OutOfStock, failing, hearing, refused
@@ -156,7 +156,7 @@ def test_a_block_that_commits_sends_and_one_that_fails_does_not(
 async def test_an_async_block_does_the_same(apache: ApacheRocketMQ, shop: Shop, topic: str) -> None:
     from sqlalchemy.ext.asyncio import AsyncSession
 
-    from escrowmq.client.ledger_table import SqlLedger
+    from escrowmq.client.ledger.table import SqlLedger
 
     engine = shop.async_engine()
     async with AsyncProducer(

@@ -13,7 +13,7 @@ import pytest
 import sqlalchemy
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from escrowmq.client.ledger_table import AsyncDatabaseTransaction
+from escrowmq.client.ledger.table import AsyncDatabaseTransaction
 from tests.ledger.shops import GROUP, NOW_MS, Shop, new_id
 
 

@@ -8,24 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
-from escrowmq.client import database_block
-from escrowmq.client import transaction as blocks
-from escrowmq.client.consumer import AsyncConsumer, Consumer
-from escrowmq.client.database_block import Act, Execute
-from escrowmq.client.ledger_table import SqlLedger
-from escrowmq.client.messages import Received
-from escrowmq.client.producer import AsyncProducer, Producer
-from escrowmq.client.transaction_order import follow, follow_async
+from escrowmq.client.consumer.consumer import AsyncConsumer, Consumer
+from escrowmq.client.database import block
+from escrowmq.client.database.block import Act, Execute
+from escrowmq.client.ledger.table import SqlLedger
+from escrowmq.client.messages.messages import Received
+from escrowmq.client.producer.producer import AsyncProducer, Producer
 from tests.ledger.async_hands import place
 from tests.ledger.chains import SHIPPED
-from tests.ledger.kill_victim import MAX_DURATION_S, die, dying, main
+from tests.ledger.kill_victim import MAX_DURATION_S, arm, die, main
 from tests.ledger.market import PAID
 from tests.ledger.shops import GROUP, Order, Shop
 
@@ -70,32 +68,26 @@ class Victim:
         die()
 
     def _arm(self) -> None:
-        perform, perform_async = database_block._perform, database_block._perform_async
+        perform = block.perform
 
-        def performed(step: Execute | Act, link: Any) -> Any:
+        def performed(step: Execute | Act, connection: Any) -> Any:
             name = name_of(step)
             self._die_at(f"before-{name}")
-            done = perform(step, link)
+            done = perform(step, connection)
+            if isinstance(done, Awaitable):
+                return self._die_after(done, name)
             self._die_at(f"after-{name}")
             return done
 
-        async def performed_async(step: Execute | Act, link: Any) -> Any:
-            name = name_of(step)
-            self._die_at(f"before-{name}")
-            done = await perform_async(step, link)
-            self._die_at(f"after-{name}")
-            return done
+        vars(block).update(perform=performed)
+        # The above handles COMMIT, because the caller may issue it.
+        is_here = not self.point.endswith("COMMIT")
+        arm(lambda: self.point if is_here and self.is_last else "never")
 
-        vars(database_block).update(_perform=performed, _perform_async=performed_async)
-        vars(blocks).update(
-            follow=lambda steps, doing: follow(steps, self._dying(doing)),
-            follow_async=lambda steps, doing: follow_async(steps, self._dying(doing)),
-        )
-
-    def _dying(self, doing: Any) -> Any:
-        # _arm handles COMMIT, because the caller may issue it.
-        is_here = self.is_last and not self.point.endswith("COMMIT")
-        return dying(self.point if is_here else "never", doing)
+    async def _die_after(self, done: Awaitable[Any], name: str) -> Any:
+        result = await done
+        self._die_at(f"after-{name}")
+        return result
 
     def _die_at(self, point: str) -> None:
         if self.is_last and point == self.point:

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from sqlalchemy.orm import Session
 
-from escrowmq.client.consumer import AsyncConsumer, Consumer
-from escrowmq.client.handling import AlreadyConsumed
-from escrowmq.client.producer import AsyncProducer, Producer
+from escrowmq.client.consumer.consumer import AsyncConsumer, Consumer
+from escrowmq.client.messages.handling import AlreadyConsumed
+from escrowmq.client.producer.producer import AsyncProducer, Producer
 from escrowmq.testing import InProcessBroker
 from tests.ledger import async_hands
 from tests.ledger.async_hands import ASYNC_HANDS

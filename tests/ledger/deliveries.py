@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from escrowmq.client.messages import Received
+from escrowmq.client.messages.messages import Received
 from tests.ledger.shops import Shop
 
 TOPIC = "order-paid"

@@ -25,10 +25,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from escrowmq.client.own_calls import OwnCalls
-from escrowmq.client.producer import Producer
-from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.own_headers import ListQueuesHeader, ReadMessagesHeader
+from escrowmq.client.network.native_calls import NativeCalls
+from escrowmq.client.producer.producer import Producer
+from escrowmq.protocol.native.headers import ListQueuesHeader, ReadMessagesHeader
+from escrowmq.protocol.native.requests import NativeCode
 from escrowmq.testing.settler_process import BrokerPort, settle_once
 from tests.ledger.conftest import postgres_server
 from tests.ledger.kill_victim import POINTS
@@ -117,7 +117,7 @@ class Scene:
     def settle(self) -> None:
         """Check until nothing is undecided."""
         until_s = time.monotonic() + SETTLED_WITHIN_S
-        with OwnCalls(self.broker_address) as calls:
+        with NativeCalls(self.broker_address) as calls:
             port = BrokerPort(calls)
             while port.undecided():
                 if time.monotonic() > until_s:
@@ -134,13 +134,13 @@ class Scene:
 
     def heard(self, topic: str = PAID) -> list[int]:
         """Return the orders whose messages consumers can see."""
-        with OwnCalls(self.broker_address) as calls:
-            queues = list(calls.rows(OwnCode.LIST_QUEUES, ListQueuesHeader(topic=topic)))
+        with NativeCalls(self.broker_address) as calls:
+            queues = list(calls.rows(NativeCode.LIST_QUEUES, ListQueuesHeader(topic=topic)))
             return [
                 int(row.body)
                 for queue in queues
                 for row in calls.rows(
-                    OwnCode.READ_MESSAGES,
+                    NativeCode.READ_MESSAGES,
                     ReadMessagesHeader(topic=topic, queue_id=queue.queue_id),
                 )
             ]

@@ -11,7 +11,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator
 from itertools import count
 from typing import Any
 
@@ -19,15 +19,15 @@ import sqlalchemy
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
-from escrowmq.client import transaction as blocks
-from escrowmq.client.ledger_table import SqlLedger
-from escrowmq.client.producer import AsyncProducer, Producer
-from escrowmq.client.transaction_order import Step, follow, follow_async
+from escrowmq.client.ledger.table import SqlLedger
+from escrowmq.client.producer.producer import AsyncProducer, Producer
+from escrowmq.client.producer.transaction import SendingBlock
+from escrowmq.client.producer.transaction_steps import BlockStep
 from tests.ledger.market import PAID, pay
 from tests.ledger.shops import GROUP, Shop
 
 #: In their order; a block that the caller commits has no COMMIT of ours.
-STEPS = (Step.FLUSH, Step.HOLD, Step.INSERT_ROW, Step.COMMIT, Step.DECIDE)
+STEPS = (BlockStep.FLUSH, BlockStep.HOLD, BlockStep.INSERT_ROW, BlockStep.COMMIT, BlockStep.DECIDE)
 POINTS = tuple(f"{side}-{step.name}" for step in STEPS for side in ("before", "after"))
 MAX_DURATION_S = 0.2
 
@@ -36,18 +36,17 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def dying(point: str, doing: Mapping[Step, Callable[[], Any]]) -> dict[Step, Callable[[], Any]]:
-    """Return the same steps, where one of them kills the process."""
-    side, _, name = point.partition("-")
-    if name not in Step.__members__:
-        return dict(doing)
-    step = Step[name]
-    act = doing[step]
+def arm(point_of: Callable[[], str]) -> None:
+    """Have a producer's block kill the process before or after one of its steps."""
+    perform = SendingBlock._perform
 
-    def last() -> Any:
+    def dying(block: Any, step: BlockStep) -> Any:
+        side, _, name = point_of().partition("-")
+        if name != step.name:
+            return perform(block, step)
         if side == "before":
             die()
-        done = act()
+        done = perform(block, step)
         if not isinstance(done, Awaitable):
             die()
         return die_after(done)
@@ -56,7 +55,8 @@ def dying(point: str, doing: Mapping[Step, Callable[[], Any]]) -> dict[Step, Cal
         await done
         die()
 
-    return {**doing, step: last}
+    block_kind: Any = SendingBlock
+    block_kind._perform = dying
 
 
 class Victim:
@@ -67,10 +67,7 @@ class Victim:
         self.shop = shop
 
     def live(self, kind: str, point: str, number: int) -> None:
-        vars(blocks).update(
-            follow=lambda steps, doing: follow(steps, dying(point, doing)),
-            follow_async=lambda steps, doing: follow_async(steps, dying(point, doing)),
-        )
+        arm(lambda: point)
         numbers = count(number) if point == "never" else iter((number,))
         if kind == "async":
             asyncio.run(self._sell_async(numbers))

@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 import sqlalchemy
 from sqlalchemy.orm import Session
 
-from escrowmq.broker.connection import Connection
+from escrowmq.broker.net.connection import ClientConnection
 from escrowmq.broker.server import Server
-from escrowmq.client.producer import AsyncProducer, Producer
-from escrowmq.protocol.remoting import Frame
+from escrowmq.client.producer.producer import AsyncProducer, Producer
+from escrowmq.protocol.remoting.frames import RemotingFrame
 from escrowmq.testing.clock import ManualClock
 from escrowmq.transaction.commands import Verdict, VerdictKind
 from escrowmq.transaction.states import State
@@ -101,7 +101,7 @@ class Market:
         """Make the broker ignore such requests."""
         handle = self.server.broker.handle
 
-        def heard(connection: Connection, frame: Frame) -> None:
+        def heard(connection: ClientConnection, frame: RemotingFrame) -> None:
             if frame.code != code:
                 handle(connection, frame)
 
@@ -116,7 +116,7 @@ class Market:
         """Yield the codes of the requests that the broker gets."""
         handle, codes = self.server.broker.handle, []
 
-        def heard(connection: Connection, frame: Frame) -> None:
+        def heard(connection: ClientConnection, frame: RemotingFrame) -> None:
             codes.append(frame.code)
             handle(connection, frame)
 

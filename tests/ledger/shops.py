@@ -17,10 +17,10 @@ import sqlalchemy
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from escrowmq.client.ledger_table import (
-    Answer,
+from escrowmq.client.ledger.table import (
     DatabaseTransaction,
-    Outcome,
+    LedgerAnswer,
+    LedgerOutcome,
     Question,
     SqlLedger,
 )
@@ -32,14 +32,14 @@ NOW_MS = 1_700_000_000_000
 LONG_PAST_MS = NOW_MS - 60_000
 LONG_TO_COME_MS = NOW_MS + 60_000
 
-COMMITTED = Answer(Outcome.COMMITTED)
-ROLLED_BACK = Answer(Outcome.ROLLED_BACK)
+COMMITTED = LedgerAnswer(LedgerOutcome.COMMITTED)
+ROLLED_BACK = LedgerAnswer(LedgerOutcome.ROLLED_BACK)
 
 _numbers = itertools.count(1)
 
 
-def unknown(reason: str) -> Answer:
-    return Answer(Outcome.UNKNOWN, reason)
+def unknown(reason: str) -> LedgerAnswer:
+    return LedgerAnswer(LedgerOutcome.UNKNOWN, reason)
 
 
 @contextmanager
@@ -112,9 +112,9 @@ class Shop:
 
     def settle(
         self, *questions: Question, now_ms: int = NOW_MS, sight: Sight | None = None
-    ) -> dict[str, Answer]:
+    ) -> dict[str, LedgerAnswer]:
         ledger = self.ledger()
-        return ledger.settle(questions, ledger_uuid=ledger.uuid(), now_ms=now_ms, sight=sight)
+        return ledger.resolve(questions, ledger_uuid=ledger.uuid(), now_ms=now_ms, sight=sight)
 
     def fence(self, transaction_id: str) -> None:
         assert self.settle(overdue(transaction_id)) == {transaction_id: ROLLED_BACK}

@@ -15,8 +15,8 @@ import sqlalchemy
 from sqlalchemy import event
 from sqlalchemy.orm import Session
 
-from escrowmq.client.consume_transaction import ConsumeTransaction
-from escrowmq.client.transaction_order import TransactionState
+from escrowmq.client.consumer.consume_transaction import ConsumeTransaction
+from escrowmq.client.producer.transaction_steps import TransactionState
 from escrowmq.transaction.states import State
 from tests.ledger.async_hands import ASYNC_HANDS, Opened, begun, place, run
 from tests.ledger.async_hands import driver as async_driver

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session, async_sessionmaker
 
-from escrowmq.client.ledger_table import AsyncDatabaseTransaction, Ending, SqlLedger
+from escrowmq.client.ledger.table import AsyncDatabaseTransaction, SqlLedger, TransactionEnding
 from escrowmq.model.errors import OutcomeUnknown
 from tests.ledger.async_hands import Opened, commit, connection, driver, place, session
 from tests.ledger.shops import (
@@ -143,13 +143,13 @@ async def engine_begin(shop: Shop) -> AsyncIterator[Any]:
 every_caller = pytest.mark.parametrize("opened", [session_begin, engine_begin])
 
 
-def take_part(transaction: AsyncDatabaseTransaction, endings: list[Ending]) -> None:
+def take_part(transaction: AsyncDatabaseTransaction, endings: list[TransactionEnding]) -> None:
     async def write() -> None:
         # In real use, half messages go over the network here.
         await asyncio.sleep(0)
         await transaction.insert_row(NOW_MS)
 
-    async def ended(ending: Ending) -> None:
+    async def ended(ending: TransactionEnding) -> None:
         await asyncio.sleep(0)
         endings.append(ending)
 
@@ -160,32 +160,32 @@ def take_part(transaction: AsyncDatabaseTransaction, endings: list[Ending]) -> N
 @every_caller
 async def test_order_and_row_are_committed_by_the_caller(shop: Shop, opened: Opened) -> None:
     key = new_id()
-    endings: list[Ending] = []
+    endings: list[TransactionEnding] = []
     async with opened(shop) as db:
         transaction = await begin(shop, db, key)
         assert transaction.is_commit_owned_by_caller
         await place(db, 1)
         take_part(transaction, endings)
-    assert endings == [Ending.COMMITTED]
+    assert endings == [TransactionEnding.COMMITTED]
     assert (shop.orders(), shop.outcomes()) == ({1}, {key: "committed"})
 
 
 @every_caller
 async def test_a_rollback_by_the_caller_is_told(shop: Shop, opened: Opened) -> None:
-    endings: list[Ending] = []
+    endings: list[TransactionEnding] = []
     with suppress(KeyError):
         async with opened(shop) as db:
             take_part(await begin(shop, db, new_id()), endings)
             await place(db, 1)
             raise KeyError
-    assert endings == [Ending.ROLLED_BACK]
+    assert endings == [TransactionEnding.ROLLED_BACK]
     assert (shop.orders(), shop.outcomes()) == (set(), {})
 
 
 @every_caller
 async def test_a_fenced_transaction_fails_in_the_callers_commit(shop: Shop, opened: Opened) -> None:
     key = new_id()
-    endings: list[Ending] = []
+    endings: list[TransactionEnding] = []
     with refused("transaction_fenced"):
         async with opened(shop) as db:
             take_part(await begin(shop, db, key), endings)
@@ -194,7 +194,7 @@ async def test_a_fenced_transaction_fails_in_the_callers_commit(shop: Shop, open
             await place(db, 1)
             if shop.kind == "postgresql":
                 shop.fence(key)
-    assert endings == [Ending.ROLLED_BACK]
+    assert endings == [TransactionEnding.ROLLED_BACK]
     assert (shop.orders(), shop.outcomes()) == (set(), {key: "rolled_back"})
 
 
@@ -294,7 +294,7 @@ async def test_an_async_ledger_answers_checks(shop: Shop) -> None:
     assert await ledger.look_up_async([overdue(early)], ledger_uuid=uuid) == {
         early: unknown("absent")
     }
-    assert await ledger.settle_async([overdue(late)], ledger_uuid=uuid, now_ms=NOW_MS) == {
+    assert await ledger.resolve_async([overdue(late)], ledger_uuid=uuid, now_ms=NOW_MS) == {
         late: ROLLED_BACK
     }
 
@@ -303,6 +303,6 @@ async def test_a_plain_ledger_can_be_awaited(shop: Shop) -> None:
     ledger = shop.ledger()
     uuid = await ledger.create_async()
     late = new_id()
-    assert await ledger.settle_async([overdue(late)], ledger_uuid=uuid, now_ms=NOW_MS) == {
+    assert await ledger.resolve_async([overdue(late)], ledger_uuid=uuid, now_ms=NOW_MS) == {
         late: ROLLED_BACK
     }

@@ -14,13 +14,13 @@ import pytest
 import sqlalchemy
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from escrowmq.client import savepoint_marks
-from escrowmq.client.database_block import Stage
-from escrowmq.client.ledger_block import LedgerBlock, RowFacts
-from escrowmq.client.ledger_sql import POSTGRESQL
-from escrowmq.client.ledger_table import SqlLedger
-from escrowmq.client.psycopg_links import AsyncPsycopgLink
-from escrowmq.client.savepoint_marks import SoonMarks
+from escrowmq.client.database import savepoint_marks
+from escrowmq.client.database.block import BlockStage, BlockTerms
+from escrowmq.client.database.ledger_sql import POSTGRESQL
+from escrowmq.client.database.psycopg_connections import AsyncPsycopgConnection
+from escrowmq.client.database.savepoint_marks import SoonMarks
+from escrowmq.client.ledger.producer_block import LedgerBlock, RowFacts
+from escrowmq.client.ledger.table import SqlLedger
 from tests.ledger.async_hands import ASYNC_HANDS, driver, place
 from tests.ledger.market import PAID, market
 from tests.ledger.shops import Order, Shop, refused
@@ -286,13 +286,9 @@ async def test_a_driver_that_cannot_be_watched_needs_the_awaited_send(
 async def test_asyncpgs_marks_are_written_before_its_next_statement(postgres_shop: Shop) -> None:
     asyncpg = import_module("asyncpg")
     connection = await asyncpg.connect(postgres_shop.url)
-    block = LedgerBlock(
-        AsyncPsycopgLink(connection),
-        RowFacts("transaction-1", "orders", "uuid"),
-        has_hooks=True,
-        max_duration_ms=1_000,
-    )
-    block.stage = Stage.OPEN
+    terms = BlockTerms(AsyncPsycopgConnection(connection), has_hooks=True, max_duration_ms=1_000)
+    block = LedgerBlock(terms, RowFacts("transaction-1", "orders", "uuid"))
+    block.stage = BlockStage.OPEN
     soon = SoonMarks(connection, block, POSTGRESQL)
     protocol = connection._protocol
     try:

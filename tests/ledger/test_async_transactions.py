@@ -10,10 +10,10 @@ import pytest
 import sqlalchemy
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from escrowmq.client.ledger_table import SqlLedger
-from escrowmq.client.transaction_order import TransactionState
+from escrowmq.client.ledger.table import SqlLedger
+from escrowmq.client.producer.transaction_steps import TransactionState
 from escrowmq.model.errors import OutcomeUnknown, Unavailable
-from escrowmq.protocol.own import OwnCode
+from escrowmq.protocol.native.requests import NativeCode
 from escrowmq.transaction.states import State
 from tests.ledger.async_hands import driver
 from tests.ledger.market import PAID, id_of, market, pay
@@ -101,9 +101,9 @@ async def test_a_cancel_before_commit_rolls_back(shop: Shop, tmp_path: Path) -> 
             async with producer.transaction(AsyncSession(engine)) as tx:
                 pay(tx, 1)
 
-        with there.unanswered(OwnCode.HOLD_MANY), there.listening() as heard:
+        with there.unanswered(NativeCode.HOLD_MANY), there.listening() as heard:
             selling = asyncio.ensure_future(sell())
-            await eventually(lambda: OwnCode.HOLD_MANY in heard)
+            await eventually(lambda: NativeCode.HOLD_MANY in heard)
             selling.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await selling
@@ -123,15 +123,15 @@ async def test_a_cancel_during_commit_is_left_to_the_check(
             async with producer.transaction(AsyncSession(engine)) as tx:
                 pay(tx, 1)
                 database: Any = tx._database
-                link = database._inner.__dict__.get("_link")
-                commit = link.commit
+                connection = database.inner._connection
+                commit = connection.commit
 
                 def interrupted() -> None:
                     if is_committed:
                         commit()
                     raise asyncio.CancelledError
 
-                link.commit = interrupted
+                connection.commit = interrupted
 
         with pytest.raises(OutcomeUnknown):
             await sell()
@@ -149,9 +149,9 @@ async def test_a_cancel_after_commit_lets_the_decision_go_on(shop: Shop, tmp_pat
             async with producer.transaction(AsyncSession(engine)) as tx:
                 pay(tx, 1)
 
-        with there.unanswered(OwnCode.DECIDE_MANY), there.listening() as heard:
+        with there.unanswered(NativeCode.DECIDE_MANY), there.listening() as heard:
             selling = asyncio.ensure_future(sell())
-            await eventually(lambda: OwnCode.DECIDE_MANY in heard)
+            await eventually(lambda: NativeCode.DECIDE_MANY in heard)
             selling.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await selling

@@ -12,10 +12,10 @@ import asyncpg  # type: ignore[import-untyped]  # it brings no types
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from escrowmq.client.consumer import AsyncConsumer
-from escrowmq.client.handling import AlreadyConsumed
-from escrowmq.client.ledger_table import SqlLedger
-from escrowmq.client.transaction_order import TransactionState
+from escrowmq.client.consumer.consumer import AsyncConsumer
+from escrowmq.client.ledger.table import SqlLedger
+from escrowmq.client.messages.handling import AlreadyConsumed
+from escrowmq.client.producer.transaction_steps import TransactionState
 from escrowmq.model.errors import OutcomeUnknown
 from escrowmq.transaction.states import State
 from tests.ledger.async_hands import driver, place
@@ -279,13 +279,13 @@ async def test_a_connection_that_breaks_in_commit_is_left_to_the_check(
                 tx.send(PAID, b"1")
                 pid = await db.fetchval("SELECT pg_backend_pid()")
                 database: Any = tx._database
-                commit = database._link.commit
+                commit = database._connection.commit
 
                 async def broken() -> None:
                     asyncpg_shop.run(f"SELECT pg_terminate_backend({pid}, 5000)")
                     await commit()
 
-                database._link.commit = broken
+                database._connection.commit = broken
 
         with pytest.raises(OutcomeUnknown):
             await sell()

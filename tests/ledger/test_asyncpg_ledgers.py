@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from escrowmq.client import ledger_checks
-from escrowmq.client.databases import opener_of
-from escrowmq.client.janitor import Confirmed
-from escrowmq.client.ledger_table import Outcome, SqlLedger
+from escrowmq.client.database.databases import opener_of
+from escrowmq.client.ledger import checks
+from escrowmq.client.ledger.janitor import Confirmed
+from escrowmq.client.ledger.table import LedgerOutcome, SqlLedger
 from tests.ledger.async_hands import begun, session
 from tests.ledger.shops import (
     COMMITTED,
@@ -44,12 +44,12 @@ async def test_an_engines_ledger_answers_checks_and_is_swept(
         there: COMMITTED,
         absent: unknown("absent"),
     }
-    assert await ledger.settle_async(
+    assert await ledger.resolve_async(
         [overdue(there), overdue(late)], ledger_uuid=uuid, now_ms=NOW_MS
     ) == {there: COMMITTED, late: ROLLED_BACK}
 
     async def confirm(ids: Sequence[str]) -> Confirmed:
-        return Confirmed(dict.fromkeys(ids, Outcome.COMMITTED), ())
+        return Confirmed(dict.fromkeys(ids, LedgerOutcome.COMMITTED), ())
 
     assert await ledger.sweep_async(confirm) == 1
     assert asyncpg_shop.outcomes() == {late: "rolled_back"}
@@ -72,7 +72,7 @@ async def test_a_url_that_names_asyncpg_needs_no_other_driver(
         uuid = ledger.create()
         assert uuid == ledger.uuid() == expected
         late = new_id()
-        found = ledger.settle([overdue(late)], ledger_uuid=uuid, now_ms=NOW_MS)
+        found = ledger.resolve([overdue(late)], ledger_uuid=uuid, now_ms=NOW_MS)
         assert found == {late: ROLLED_BACK}
         assert ledger.sweep(lambda _ids: Confirmed({}, ())) == 0
         assert ledger.forget_consumed(1) == 0
@@ -95,14 +95,14 @@ def test_a_database_that_does_not_answer_asyncpg_is_cut_off(
 ) -> None:
     uuid = postgres_shop.ledger().uuid()
     opener = opener_of(slow_url.replace("postgresql://", "postgresql+asyncpg://"))
-    inquiry = ledger_checks.Inquiry(opener, uuid, seconds_max=0.2)
+    inquiry = checks.Inquiry(opener, uuid, seconds_max=0.2)
     assert inquiry.look_up(["a"], [GROUP]) == {"a": unknown("out_of_time")}
 
 
 async def test_an_engine_that_does_not_answer_is_cut_off(
     slow_url: str, asyncpg_shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ledger_checks.Inquiry.__init__, "__kwdefaults__", {"seconds_max": 0.2})
+    monkeypatch.setattr(checks.Inquiry.__init__, "__kwdefaults__", {"seconds_max": 0.2})
     uuid = asyncpg_shop.ledger().uuid()
     asyncpg_shop.url = slow_url.replace("&options=-csearch_path%3Dslow,public", "")
     engine = asyncpg_shop.async_engine(

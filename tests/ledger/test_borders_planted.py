@@ -10,15 +10,16 @@ from typing import Any
 
 import pytest
 
-from escrowmq.client import open_blocks, savepoint_marks, transaction_order
-from escrowmq.client.chain_block import ChainBlock
-from escrowmq.client.janitor import Confirmed
-from escrowmq.client.ledger_checks import Outcome
-from escrowmq.client.producer_janitor import Janitor
+from escrowmq.client.database import open_blocks, savepoint_marks
+from escrowmq.client.ledger.chain_block import ChainBlock
+from escrowmq.client.ledger.checks import LedgerOutcome
+from escrowmq.client.ledger.janitor import Confirmed
+from escrowmq.client.producer import transaction_steps
+from escrowmq.client.producer.janitor_schedule import Janitor
 from escrowmq.model.lineage import Sight
 from escrowmq.pipeline.source import forks
 from escrowmq.pipeline.source.offsets import QueueKey
-from escrowmq.pipeline.source.queues import Known
+from escrowmq.pipeline.source.queues import KnownBrokers
 from tests.ledger.borders.hunt import Hunt, quiet
 from tests.ledger.borders.model import Wrong
 from tests.ledger.borders.programs import (
@@ -61,7 +62,7 @@ def greedy_janitor(patch: Patch) -> None:
 
     async def everything(self: Any, ids: Sequence[str]) -> Confirmed:
         confirmed = await confirm(self, ids)
-        return Confirmed(dict.fromkeys(ids, Outcome.COMMITTED), confirmed.sights)
+        return Confirmed(dict.fromkeys(ids, LedgerOutcome.COMMITTED), confirmed.sights)
 
     patch.setattr(Janitor, "_confirm", everything)
 
@@ -72,7 +73,7 @@ class Never(Exception):
 
 def certain_cancels(patch: Patch) -> None:
     """An interrupted COMMIT is treated as refused."""
-    patch.setattr(transaction_order, "OutcomeUnknown", Never)
+    patch.setattr(transaction_steps, "OutcomeUnknown", Never)
 
 
 def chains_without_rows(patch: Patch) -> None:
@@ -87,7 +88,7 @@ def chains_without_rows(patch: Patch) -> None:
 def positions_beyond_the_fork(patch: Patch) -> None:
     """A position beyond the fork continues at the end of the new history."""
 
-    def ends_now(found: Known, *_: Any) -> dict[QueueKey, int]:
+    def ends_now(found: KnownBrokers, *_: Any) -> dict[QueueKey, int]:
         return {key: span.end for key, span in found.spans.items()}
 
     patch.setattr(forks, "_ends", ends_now)

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, closing, suppress
 
 import pytest
 
-from escrowmq.client.ledger_table import Outcome
+from escrowmq.client.ledger.table import LedgerOutcome
 from escrowmq.model.errors import EscrowError
 from tests.ledger.shops import (
     GROUP,
@@ -66,7 +66,7 @@ def test_a_connection_that_breaks_leaves_order_and_row_together(
         run("insert_row", lambda: transaction.insert_row(NOW_MS))
         run("commit", transaction.commit)
     answer = postgres_shop.settle(overdue(key))[key]
-    assert answer.outcome is Outcome.ROLLED_BACK
+    assert answer.outcome is LedgerOutcome.ROLLED_BACK
     assert postgres_shop.orders() == set()
 
 
@@ -88,7 +88,7 @@ def test_an_interruption_during_commit_is_an_unknown_outcome(file_shop: Shop) ->
             transaction.commit()
         with pytest.raises(sqlite3.ProgrammingError):
             db.execute("SELECT 1")
-    assert file_shop.settle(overdue(key))[key].outcome is Outcome.COMMITTED
+    assert file_shop.settle(overdue(key))[key].outcome is LedgerOutcome.COMMITTED
     assert file_shop.orders() == {1}
 
 
@@ -96,12 +96,12 @@ def test_an_interruption_of_the_row_commits_nothing(file_shop: Shop) -> None:
     with closing(file_shop.connect()) as db:
         transaction = begin(file_shop, db, new_id())
         db.execute("INSERT INTO orders VALUES (1)")
-        link = transaction._link  # type: ignore[attr-defined]
+        connection = transaction._connection  # type: ignore[attr-defined]
 
         def interrupt(*_arguments: object) -> None:
             raise KeyboardInterrupt
 
-        link.execute = interrupt
+        connection.execute = interrupt
         with pytest.raises(KeyboardInterrupt):
             transaction.insert_row(NOW_MS)
         with pytest.raises(sqlite3.ProgrammingError):

@@ -11,7 +11,7 @@ import sqlalchemy
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session, sessionmaker
 
-from escrowmq.client.ledger_table import DatabaseTransaction, Ending
+from escrowmq.client.ledger.table import DatabaseTransaction, TransactionEnding
 from escrowmq.model.errors import EscrowError
 from tests.ledger.shops import NOW_MS, Order, Shop, begin, new_id, refused, root_of
 
@@ -20,7 +20,7 @@ class Part:
     """The callbacks of a producer, and the endings that they were told."""
 
     def __init__(self, transaction: DatabaseTransaction) -> None:
-        self.endings: list[Ending] = []
+        self.endings: list[TransactionEnding] = []
         self.was_called = 0
         self.error: BaseException | None = None
         self._transaction = transaction
@@ -90,7 +90,7 @@ def test_order_and_row_are_committed_by_the_caller(shop: Shop, opened: Opened) -
         place(db, 1)
         part = Part(transaction)
         assert (part.was_called, part.endings) == (0, [])
-    assert (part.was_called, part.endings) == (1, [Ending.COMMITTED])
+    assert (part.was_called, part.endings) == (1, [TransactionEnding.COMMITTED])
     assert (shop.orders(), shop.outcomes()) == ({1}, {key: "committed"})
 
 
@@ -111,7 +111,7 @@ def test_a_rollback_by_the_caller_is_told(shop: Shop, opened: Opened) -> None:
         part = Part(begin(shop, db, new_id()))
         place(db, 1)
         raise KeyError
-    assert (part.was_called, part.endings) == (0, [Ending.ROLLED_BACK])
+    assert (part.was_called, part.endings) == (0, [TransactionEnding.ROLLED_BACK])
     assert (shop.orders(), shop.outcomes()) == (set(), {})
 
 
@@ -125,7 +125,7 @@ def test_a_fenced_transaction_fails_in_the_callers_commit(shop: Shop, opened: Op
         place(db, 1)
         if shop.kind == "postgresql":
             shop.fence(key)
-    assert part.endings == [Ending.ROLLED_BACK]
+    assert part.endings == [TransactionEnding.ROLLED_BACK]
     assert (shop.orders(), shop.outcomes()) == (set(), {key: "rolled_back"})
 
 
@@ -135,7 +135,7 @@ def test_half_messages_that_fail_stop_the_callers_commit(shop: Shop, opened: Ope
         part = Part(begin(shop, db, new_id()))
         part.error = ConnectionError("no broker")
         place(db, 1)
-    assert (part.was_called, part.endings) == (1, [Ending.ROLLED_BACK])
+    assert (part.was_called, part.endings) == (1, [TransactionEnding.ROLLED_BACK])
     assert (shop.orders(), shop.outcomes()) == (set(), {})
 
 
@@ -158,7 +158,7 @@ def test_a_commit_that_was_stopped_cannot_be_repeated(shop: Shop, opened: Opened
                 root_of(db).commit()
             with suppress(Exception):
                 place(db, 2)
-    assert (part.was_called, part.endings) == (1, [Ending.ROLLED_BACK])
+    assert (part.was_called, part.endings) == (1, [TransactionEnding.ROLLED_BACK])
     assert (shop.orders(), shop.outcomes()) == (set(), {})
 
 
@@ -216,7 +216,7 @@ def test_savepoints_of_the_caller_do_not_count_as_its_commit(shop: Shop, opened:
             place(db, 3)
             raise KeyError
         assert (part.was_called, part.endings) == (0, [])
-    assert (part.was_called, part.endings) == (1, [Ending.COMMITTED])
+    assert (part.was_called, part.endings) == (1, [TransactionEnding.COMMITTED])
     assert shop.orders() == {1, 2}
 
 
@@ -249,7 +249,7 @@ def test_a_commit_that_is_refused_is_told_as_rolled_back(postgres_shop: Shop) ->
                 )
             )
             db.execute(sqlalchemy.text("INSERT INTO later VALUES (1), (1)"))
-        assert part.endings == [Ending.ROLLED_BACK]
+        assert part.endings == [TransactionEnding.ROLLED_BACK]
     postgres_shop.fence(key)
     assert postgres_shop.orders() == set()
 
@@ -260,7 +260,7 @@ def test_a_session_used_a_thousand_times_does_not_grow(file_shop: Shop) -> None:
             with session.begin():
                 part = Part(begin(file_shop, session, new_id()))
                 place(session, number)
-            assert part.endings == [Ending.COMMITTED]
+            assert part.endings == [TransactionEnding.COMMITTED]
         with session.begin():
             place(session, 100)
         assert len(list(session.dispatch.before_commit)) == 1
@@ -274,7 +274,7 @@ def test_a_connection_used_many_times_does_not_grow(file_shop: Shop) -> None:
             with connection.begin():
                 part = Part(begin(file_shop, connection, new_id()))
                 place(connection, number)
-            assert part.endings == [Ending.COMMITTED]
+            assert part.endings == [TransactionEnding.COMMITTED]
         with connection.begin():
             place(connection, 100)
         assert len(list(connection.dispatch.commit)) == 1

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from functools import partial
 from typing import Any
 
 import pytest
 from sqlalchemy.orm import Session
 
-from escrowmq.client import database_block, transaction
-from escrowmq.client.producer import AsyncProducer, Producer
-from escrowmq.client.transaction_order import TransactionState, follow
+from escrowmq.client.database import block as database_block
+from escrowmq.client.producer.producer import AsyncProducer, Producer
+from escrowmq.client.producer.transaction import SendingBlock
+from escrowmq.client.producer.transaction_steps import TransactionState
 from escrowmq.testing import InProcessBroker
 from tests.ledger.async_hands import every_async_shop, place
 from tests.ledger.chains import (
@@ -136,21 +136,18 @@ def test_the_ledgers_row_is_the_last_statement_and_the_halves_come_before_it(
     shop: Shop, producer: Producer, opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[str] = []
-    perform = database_block._perform
+    perform, perform_order = database_block.perform, SendingBlock._perform
 
-    def performed(step: Any, link: Any) -> Any:
+    def performed(step: Any, connection: Any) -> Any:
         done.append(" ".join(step.sql.split()[:3]) if hasattr(step, "sql") else step.name)
-        return perform(step, link)
+        return perform(step, connection)
 
-    def followed(steps: Any, doing: Any) -> None:
-        def noted(step: Any) -> Any:
-            done.append(step.name)
-            return doing[step]()
+    def performed_order(block: Any, step: Any) -> Any:
+        done.append(step.name)
+        return perform_order(block, step)
 
-        follow(steps, {step: partial(noted, step) for step in doing})
-
-    monkeypatch.setattr(database_block, "_perform", performed)
-    monkeypatch.setattr(transaction, "follow", followed)
+    monkeypatch.setattr(database_block, "perform", performed)
+    monkeypatch.setattr(SendingBlock, "_perform", performed_order)
     with chaining(shop, producer, opened) as (hand, tx):
         hand.place(1)
         tx.send(SHIPPED, b"1")

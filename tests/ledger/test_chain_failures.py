@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from sqlalchemy.orm import Session
 
-from escrowmq.client import database_block
-from escrowmq.client.ledger_table import SqlLedger
-from escrowmq.client.links import SqliteLink
-from escrowmq.client.producer import AsyncProducer, Producer
-from escrowmq.client.transaction_order import TransactionState
+from escrowmq.client.database import block as database_block
+from escrowmq.client.database.connections import SqliteConnection
+from escrowmq.client.ledger.table import SqlLedger
+from escrowmq.client.producer.producer import AsyncProducer, Producer
+from escrowmq.client.producer.transaction_steps import TransactionState
 from escrowmq.model.errors import OutcomeUnknown
-from escrowmq.protocol.own import OwnCode
+from escrowmq.protocol.native.requests import NativeCode
 from escrowmq.testing import InProcessBroker
 from tests.ledger import async_hands
 from tests.ledger.chains import (
@@ -63,7 +63,7 @@ async def test_a_decision_that_is_lost_after_commit_leaves_the_message_consumed(
             assert tx.state is TransactionState.COMMITTED_UNTOLD
             assert not tx.message.transactions[0].is_uncommitted
 
-        with there.unanswered(OwnCode.DECIDE_MANY):
+        with there.unanswered(NativeCode.DECIDE_MANY):
             await in_thread(ship)
         assert consumed(shop) == {"m-1"}
         assert there.paid() == set()
@@ -82,7 +82,7 @@ async def test_halves_that_are_not_answered_roll_everything_back(
                 hand.place(1)
                 tx.send(PAID, b"1")
 
-        with there.unanswered(OwnCode.HOLD_MANY):
+        with there.unanswered(NativeCode.HOLD_MANY):
             await in_thread(ship)
         assert rows(shop) == 0
         await there.agrees(set())
@@ -91,10 +91,10 @@ async def test_halves_that_are_not_answered_roll_everything_back(
 def test_a_commit_that_is_interrupted_is_left_to_the_check(
     file_shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    commit = SqliteLink.commit
+    commit = SqliteConnection.commit
 
-    def interrupted(link: SqliteLink) -> None:
-        commit(link)
+    def interrupted(connection: SqliteConnection) -> None:
+        commit(connection)
         raise KeyboardInterrupt
 
     ledger = file_shop.ledger()
@@ -104,7 +104,7 @@ def test_a_commit_that_is_interrupted_is_left_to_the_check(
             with pytest.raises(OutcomeUnknown), chaining(file_shop, producer) as (hand, tx):
                 hand.place(1)
                 tx.send(SHIPPED, b"1")
-                monkeypatch.setattr(SqliteLink, "commit", interrupted)
+                monkeypatch.setattr(SqliteConnection, "commit", interrupted)
             monkeypatch.undo()
         # The message was not acknowledged, so it is redelivered and recognized.
         assert tx.message.transactions[0].is_uncommitted
@@ -159,15 +159,15 @@ def test_a_block_whose_caller_never_commits_is_not_taken_for_consumed(
 async def test_a_cancel_at_the_entry_leaves_no_row_for_others_to_commit(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    perform = database_block._perform_async
+    perform = database_block.perform
 
-    async def cancelled(step: Any, link: Any) -> Any:
-        done = await perform(step, link)
+    async def cancelled(step: Any, connection: Any) -> Any:
+        done = await perform(step, connection)
         if "INSERT INTO escrowmq_consumed" in getattr(step, "sql", ""):
             raise asyncio.CancelledError
         return done
 
-    monkeypatch.setattr(database_block, "_perform_async", cancelled)
+    monkeypatch.setattr(database_block, "perform", cancelled)
     async with async_hands.driver(shop) as db:
         with pytest.raises(asyncio.CancelledError):
             async with others.transaction(db, delivery()):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from escrowmq.client.consumer import Consumer
+from escrowmq.client.consumer.consumer import Consumer
 from tests.ledger.chain_victim import POINTS, SHIPPING, shipping
 from tests.ledger.chains import SHIPPED
 from tests.ledger.deliveries import consumed

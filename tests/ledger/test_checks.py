@@ -12,8 +12,8 @@ import psycopg
 import pytest
 import sqlalchemy
 
-from escrowmq.client import ledger_checks, ledger_table
-from escrowmq.client.ledger_table import Question, SqlLedger
+from escrowmq.client.ledger import checks, table
+from escrowmq.client.ledger.table import Question, SqlLedger
 from tests.ledger.shops import (
     COMMITTED,
     GROUP,
@@ -78,7 +78,7 @@ def test_a_fence_is_read_as_rolled_back_ever_after(shop: Shop) -> None:
 
 def test_thousands_are_settled_in_chunks(shop: Shop) -> None:
     there = {commit_one(shop) for _ in range(3)}
-    absent = {new_id() for _ in range(3 * ledger_checks.CHUNK_ROWS_MAX)}
+    absent = {new_id() for _ in range(3 * checks.CHUNK_ROWS_MAX)}
     found = shop.settle(*(overdue(key) for key in there | absent))
     assert {key for key, answer in found.items() if answer == COMMITTED} == there
     assert {key for key, answer in found.items() if answer == ROLLED_BACK} == absent
@@ -90,7 +90,7 @@ def test_a_ledger_is_reached_by_url_engine_and_function(shop: Shop) -> None:
     for database in (shop.url, shop.sqlalchemy_url, shop.engine(), shop.connect):
         ledger = SqlLedger(database)
         late = new_id()
-        found = ledger.settle([overdue(key), overdue(late)], ledger_uuid=uuid, now_ms=NOW_MS)
+        found = ledger.resolve([overdue(key), overdue(late)], ledger_uuid=uuid, now_ms=NOW_MS)
         assert found == {key: COMMITTED, late: ROLLED_BACK}
         assert ledger.uuid() == uuid
 
@@ -99,7 +99,7 @@ def test_an_engine_in_autocommit_fences_in_transactions_all_the_same(postgres_sh
     engine = postgres_shop.engine(isolation_level="AUTOCOMMIT")
     key = new_id()
     uuid = postgres_shop.ledger().uuid()
-    found = SqlLedger(engine).settle([overdue(key)], ledger_uuid=uuid, now_ms=NOW_MS)
+    found = SqlLedger(engine).resolve([overdue(key)], ledger_uuid=uuid, now_ms=NOW_MS)
     assert found == {key: ROLLED_BACK}
 
 
@@ -109,7 +109,7 @@ def test_a_pooled_connection_keeps_its_own_patience(file_shop: Shop) -> None:
         connection.exec_driver_sql("PRAGMA busy_timeout = 1234")
     key = new_id()
     uuid = file_shop.ledger().uuid()
-    assert SqlLedger(engine).settle([overdue(key)], ledger_uuid=uuid, now_ms=NOW_MS) == {
+    assert SqlLedger(engine).resolve([overdue(key)], ledger_uuid=uuid, now_ms=NOW_MS) == {
         key: ROLLED_BACK
     }
     with engine.connect() as connection:
@@ -157,7 +157,7 @@ def test_one_id_of_two_groups_is_unknown(shop: Shop) -> None:
 def test_another_shard_is_unknown_and_never_fenced(shop: Shop, tmp_path: Path) -> None:
     other = sqlite_shop(tmp_path, "other.db")
     key = new_id()
-    found = shop.ledger().settle([overdue(key)], ledger_uuid=other.ledger().uuid(), now_ms=NOW_MS)
+    found = shop.ledger().resolve([overdue(key)], ledger_uuid=other.ledger().uuid(), now_ms=NOW_MS)
     assert found == {key: unknown("other_ledger")}
     assert shop.outcomes() == {}
 
@@ -166,7 +166,7 @@ def test_a_ledger_without_its_uuid_is_unknown(file_shop: Shop) -> None:
     uuid = file_shop.ledger().uuid()
     file_shop.run("DELETE FROM escrowmq_ledger_id")
     key = new_id()
-    found = file_shop.ledger().settle([overdue(key)], ledger_uuid=uuid, now_ms=NOW_MS)
+    found = file_shop.ledger().resolve([overdue(key)], ledger_uuid=uuid, now_ms=NOW_MS)
     assert found == {key: unknown("other_ledger")}
     assert file_shop.outcomes() == {}
 
@@ -176,7 +176,7 @@ def test_a_file_that_is_not_there_is_unknown_and_is_not_made(tmp_path: Path) -> 
     url = f"sqlite:///{path}"
     engine = sqlalchemy.create_engine(url)
     for database in (url, engine):
-        found = SqlLedger(database).settle([overdue("a")], ledger_uuid="x", now_ms=NOW_MS)
+        found = SqlLedger(database).resolve([overdue("a")], ledger_uuid="x", now_ms=NOW_MS)
         assert next(iter(found)) == "a"
         assert found["a"].outcome == "unknown"
     engine.dispose()
@@ -189,7 +189,7 @@ def test_an_empty_file_is_unknown_and_stays_empty(tmp_path: Path) -> None:
     url = f"sqlite:///{path}"
     engine = sqlalchemy.create_engine(url)
     for database in (url, engine):
-        found = SqlLedger(database).settle([overdue("a")], ledger_uuid="x", now_ms=NOW_MS)
+        found = SqlLedger(database).resolve([overdue("a")], ledger_uuid="x", now_ms=NOW_MS)
         assert found == {"a": unknown("ledger_missing")}
     engine.dispose()
     assert path.read_bytes() == b""
@@ -198,19 +198,19 @@ def test_an_empty_file_is_unknown_and_stays_empty(tmp_path: Path) -> None:
 def test_a_file_that_is_no_database_is_unknown(tmp_path: Path) -> None:
     path = tmp_path / "text.db"
     path.write_text("not a database" * 100)
-    found = SqlLedger(f"sqlite:///{path}").settle([overdue("a")], ledger_uuid="x", now_ms=NOW_MS)
+    found = SqlLedger(f"sqlite:///{path}").resolve([overdue("a")], ledger_uuid="x", now_ms=NOW_MS)
     assert found == {"a": unknown("database_failed")}
 
 
 def test_a_server_without_the_table_is_unknown(postgres_url: str) -> None:
     url = postgres_url.replace("/postgres?", "/template1?")
-    found = SqlLedger(url).settle([overdue("a")], ledger_uuid="x", now_ms=NOW_MS)
+    found = SqlLedger(url).resolve([overdue("a")], ledger_uuid="x", now_ms=NOW_MS)
     assert found == {"a": unknown("ledger_missing")}
 
 
 def test_a_server_that_is_not_there_is_unknown(tmp_path: Path) -> None:
     ledger = SqlLedger(f"postgresql://nobody@/nothing?host={tmp_path}")
-    found = ledger.settle([overdue("a")], ledger_uuid="x", now_ms=NOW_MS)
+    found = ledger.resolve([overdue("a")], ledger_uuid="x", now_ms=NOW_MS)
     assert found == {"a": unknown("ledger_unreachable")}
 
 
@@ -226,7 +226,7 @@ def test_a_url_that_cannot_be_read_gives_its_password_to_nobody(
     url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     ledger = SqlLedger(url)
-    found = ledger.settle([overdue("a")], ledger_uuid="x", now_ms=NOW_MS)
+    found = ledger.resolve([overdue("a")], ledger_uuid="x", now_ms=NOW_MS)
     assert found == {"a": unknown("bad_ledger_url")}
     with refused("bad_ledger_url"):
         ledger.uuid()
@@ -237,7 +237,7 @@ def test_a_url_that_cannot_be_read_gives_its_password_to_nobody(
 def test_a_read_only_database_is_read_and_not_fenced(file_shop: Shop) -> None:
     there, absent = commit_one(file_shop), new_id()
     ledger = SqlLedger(lambda: sqlite3.connect(f"file:{file_shop.path}?mode=ro", uri=True))
-    found = ledger.settle(
+    found = ledger.resolve(
         [overdue(there), overdue(absent)], ledger_uuid=file_shop.ledger().uuid(), now_ms=NOW_MS
     )
     assert found == {there: COMMITTED, absent: unknown("read_only")}
@@ -252,7 +252,7 @@ def test_a_locked_file_is_unknown(file_shop: Shop) -> None:
         assert found == {there: COMMITTED, absent: unknown("locked")}
         writer.execute("COMMIT")
         writer.execute("BEGIN EXCLUSIVE")
-        found = file_shop.ledger().settle(
+        found = file_shop.ledger().resolve(
             [overdue(there), overdue(absent)], ledger_uuid=uuid, now_ms=NOW_MS
         )
         assert found == {there: unknown("locked"), absent: unknown("locked")}
@@ -289,7 +289,7 @@ def test_a_fence_is_durable_where_the_server_is_lax(postgres_shop: Shop) -> None
     key = new_id()
     uuid = postgres_shop.ledger().uuid()
     try:
-        found = SqlLedger(connect).settle([overdue(key)], ledger_uuid=uuid, now_ms=NOW_MS)
+        found = SqlLedger(connect).resolve([overdue(key)], ledger_uuid=uuid, now_ms=NOW_MS)
         seen = postgres_shop.run("SELECT setting FROM seen")
     finally:
         postgres_shop.run("DROP TABLE seen")
@@ -301,4 +301,14 @@ def test_a_copy_made_by_restoring_files_is_the_same_ledger(file_shop: Shop, tmp_
     """Known limit: a copy must be given its own UUID."""
     copy = tmp_path / "copy.db"
     shutil.copy(file_shop.path, copy)
-    assert ledger_table.SqlLedger(f"sqlite:///{copy}").uuid() == file_shop.ledger().uuid()
+    assert table.SqlLedger(f"sqlite:///{copy}").uuid() == file_shop.ledger().uuid()
+
+
+async def test_the_old_names_still_work_and_warn(shop: Shop) -> None:
+    ledger, key = shop.ledger(), new_id()
+    terms = {"ledger_uuid": ledger.uuid(), "now_ms": NOW_MS}
+    with pytest.warns(DeprecationWarning, match="called resolve now"):
+        old = ledger.settle([overdue(key)], **terms)  # type: ignore[arg-type]  # str and int
+    with pytest.warns(DeprecationWarning, match="called resolve_async now"):
+        again = await ledger.settle_async([overdue(key)], **terms)  # type: ignore[arg-type]
+    assert old == again == ledger.resolve([overdue(key)], **terms)  # type: ignore[arg-type]

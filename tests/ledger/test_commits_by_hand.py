@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from escrowmq.client.transaction_order import TransactionState
+from escrowmq.client.producer.transaction_steps import TransactionState
 from tests.ledger import async_hands
 from tests.ledger.async_hands import ASYNC_HANDS, place, run
 from tests.ledger.market import PAID, in_thread, market

@@ -12,8 +12,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from escrowmq.client.ledger_sql import POSTGRESQL
-from escrowmq.client.ledger_table import Answer, Outcome, SqlLedger
+from escrowmq.client.database.ledger_sql import POSTGRESQL
+from escrowmq.client.ledger.table import LedgerAnswer, LedgerOutcome, SqlLedger
 from tests.ledger.shops import (
     COMMITTED,
     GROUP,
@@ -187,7 +187,7 @@ def test_in_sqlite_a_fence_meets_a_writer_and_waits_for_the_next_round(
     [("committed", COMMITTED), ("rolled_back", ROLLED_BACK), ("odd", unknown("odd_row"))],
 )
 def test_what_comes_between_the_look_up_and_the_fence_is_what_counts(
-    shop: Shop, outcome: str, answer: Answer
+    shop: Shop, outcome: str, answer: LedgerAnswer
 ) -> None:
     key = new_id()
     opened: list[object] = []
@@ -201,7 +201,7 @@ def test_what_comes_between_the_look_up_and_the_fence_is_what_counts(
         return opened[-1]
 
     ledger = SqlLedger(connect)
-    found = ledger.settle([overdue(key)], ledger_uuid=shop.ledger().uuid(), now_ms=NOW_MS)
+    found = ledger.resolve([overdue(key)], ledger_uuid=shop.ledger().uuid(), now_ms=NOW_MS)
     assert len(opened) == 2
     assert found == {key: answer}
     assert shop.outcomes() == {key: outcome}
@@ -234,7 +234,7 @@ def test_orders_rows_and_answers_always_agree(shop: Shop) -> None:
     """Writers and fencers race for the same transactions; no two answers contradict each other."""
     seed = random.randrange(1 << 32)
     keys = [new_id() for _ in range(60)]
-    answers: list[dict[str, Answer]] = []
+    answers: list[dict[str, LedgerAnswer]] = []
     acknowledged: set[str] = set()
     remaining = iter(enumerate(keys))
     taking = threading.Lock()
@@ -272,4 +272,4 @@ def test_orders_rows_and_answers_always_agree(shop: Shop) -> None:
     assert acknowledged <= committed, seed
     for heard in answers:
         for key, answer in heard.items():
-            assert answer == final[key] or answer.outcome is Outcome.UNKNOWN, seed
+            assert answer == final[key] or answer.outcome is LedgerOutcome.UNKNOWN, seed

@@ -12,8 +12,8 @@ import pytest
 import sqlalchemy
 from sqlalchemy.orm import Session
 
-from escrowmq.client.consumer import AsyncConsumer, Consumer
-from escrowmq.client.handling import AlreadyConsumed
+from escrowmq.client.consumer.consumer import AsyncConsumer, Consumer
+from escrowmq.client.messages.handling import AlreadyConsumed
 from tests.ledger import async_hands
 from tests.ledger.async_hands import ASYNC_HANDS, place
 from tests.ledger.deliveries import TOPIC, consumed, delivery

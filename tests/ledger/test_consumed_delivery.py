@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from escrowmq.client.consumer import AsyncConsumer, Consumer
-from escrowmq.client.messages import Message, Received
-from escrowmq.client.producer import Producer
+from escrowmq.client.consumer.consumer import AsyncConsumer, Consumer
+from escrowmq.client.messages.messages import Message, Received
+from escrowmq.client.producer.producer import Producer
 from escrowmq.testing import InProcessBroker
 from tests.ledger.async_hands import place, session
 from tests.ledger.deliveries import TOPIC, consumed
@@ -101,7 +101,7 @@ def test_a_message_that_two_consumers_get_at_a_time_has_one_effect(
 
 DYING = """
 import os, sqlite3, sys, threading
-from escrowmq.client.consumer import Consumer
+from escrowmq.client.consumer.consumer import Consumer
 
 address, kind, url = sys.argv[1:]
 consumer = Consumer(address, group="shipping")

@@ -21,7 +21,7 @@ def test_both_ways_end_with_four_databases_that_agree(tmp_path: Path) -> None:
     with InProcessBroker() as broker:
         for topic in topics:
             broker.create_topic(topic)
-        task = xa.Task(
+        task = xa.XaTask(
             name_server=broker.address,
             topic=topics[0],
             slow_topic=topics[1],

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from escrowmq.cli import doctor_ledgers
-from escrowmq.cli.findings import Level
+from escrowmq.cli.doctor import ledgers
+from escrowmq.cli.doctor.findings import Severity
 from tests.ledger.shops import Shop
 
 
@@ -21,18 +21,18 @@ def test_settings_that_can_lose_a_commit_are_warnings(postgres_shop: Shop, schem
     url = url_with(postgres_shop, options).replace("postgresql", scheme, 1)
     found = [
         (finding.level, finding.found)
-        for finding in doctor_ledgers.findings("shop", url)
-        if finding.level is not Level.OK
+        for finding in ledgers.findings("shop", url)
+        if finding.level is not Severity.OK
     ]
     weak = ("fsync is off", "synchronous_commit is off")
-    assert found == [(Level.WARNING, setting) for setting in weak]
+    assert found == [(Severity.WARNING, setting) for setting in weak]
 
 
 def test_a_database_that_cannot_be_written_is_a_problem(postgres_shop: Shop) -> None:
     options = "options=-c%20default_transaction_read_only%3Don"
     found = {
         finding.check: finding.level
-        for finding in doctor_ledgers.findings("shop", url_with(postgres_shop, options))
+        for finding in ledgers.findings("shop", url_with(postgres_shop, options))
     }
-    assert found["ledger shop primary"] is Level.PROBLEM
-    assert found["ledger shop"] is Level.OK
+    assert found["ledger shop primary"] is Severity.PROBLEM
+    assert found["ledger shop"] is Severity.OK

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from escrowmq.client.database_errors import Failure, failure_of
-from escrowmq.client.ledger_table import SqlLedger
+from escrowmq.client.database.errors import Failure, failure_of
+from escrowmq.client.ledger.table import SqlLedger
 from escrowmq.model.errors import RequestRefused
 from escrowmq.pipeline.settle import look_ups
 from escrowmq.pipeline.settle.ledgers import KnownLedgers

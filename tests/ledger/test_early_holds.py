@@ -9,9 +9,9 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
-from escrowmq.client.transaction_order import TransactionState
+from escrowmq.client.producer.transaction_steps import TransactionState
 from escrowmq.model.errors import RequestRefused, Unavailable
-from escrowmq.protocol.own import OwnCode
+from escrowmq.protocol.native.requests import NativeCode
 from escrowmq.transaction.states import State
 from tests.ledger.async_hands import driver, place
 from tests.ledger.market import PAID, in_thread, market, pay
@@ -115,7 +115,7 @@ async def test_a_block_whose_hold_failed_cannot_commit_even_if_the_error_is_caug
                 tx.db.add(Order(number=1))
             assert tx.state is TransactionState.ROLLED_BACK
 
-        with there.unanswered(OwnCode.HOLD_MANY):
+        with there.unanswered(NativeCode.HOLD_MANY):
             await in_thread(sell)
         assert shop.orders() == there.paid() == set()
 

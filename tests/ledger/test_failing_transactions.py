@@ -14,9 +14,9 @@ import pytest
 import sqlalchemy
 from sqlalchemy.orm import Session
 
-from escrowmq.client.transaction_order import TransactionState
+from escrowmq.client.producer.transaction_steps import TransactionState
 from escrowmq.model.errors import OutcomeUnknown, RequestRefused, Unavailable
-from escrowmq.protocol.own import OwnCode
+from escrowmq.protocol.native.requests import NativeCode
 from escrowmq.transaction.states import State
 from tests.ledger.market import Market, in_thread, market, pay
 from tests.ledger.shops import Shop, refused
@@ -52,7 +52,7 @@ async def test_if_it_is_not_known_whether_the_halves_are_held_all_is_rolled_back
                 pay(tx, 1)
             assert tx.state is TransactionState.ROLLED_BACK
 
-        with there.unanswered(OwnCode.HOLD_MANY):
+        with there.unanswered(NativeCode.HOLD_MANY):
             await in_thread(sell)
         await there.agrees(set())
 
@@ -69,7 +69,7 @@ async def test_a_decision_that_is_lost_after_commit_is_no_error_and_made_up_for_
                 pay(tx, 1)
             assert tx.state is TransactionState.COMMITTED_UNTOLD
 
-        with there.unanswered(OwnCode.DECIDE_MANY):
+        with there.unanswered(NativeCode.DECIDE_MANY):
             await in_thread(sell)
         assert "commit_untold" in events(caplog)
         assert shop.orders() == {1}
@@ -99,15 +99,15 @@ async def test_ctrl_c_during_commit_is_left_to_the_check(
 
 
 def interrupt_commit(tx: Any, *, is_committed: bool) -> None:
-    link = tx._database._link
-    commit = link.commit
+    connection = tx._database._connection
+    commit = connection.commit
 
     def interrupted() -> None:
         if is_committed:
             commit()
         raise KeyboardInterrupt
 
-    link.commit = interrupted
+    connection.commit = interrupted
 
 
 async def test_a_commit_that_the_database_refuses_rolls_the_messages_back(

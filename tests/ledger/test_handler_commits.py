@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from sqlalchemy.orm import Session
 
-from escrowmq.client.body_reading import MessageHandler
-from escrowmq.client.consumer import AsyncConsumer, Consumer
-from escrowmq.client.handling import Handlers, Outcome
-from escrowmq.client.links import SqliteLink
-from escrowmq.client.messages import Received
-from escrowmq.client.producer import Producer
+from escrowmq.client.consumer.consumer import AsyncConsumer, Consumer
+from escrowmq.client.database.connections import SqliteConnection
+from escrowmq.client.messages.body_reading import MessageHandler
+from escrowmq.client.messages.handling import HandlerOutcome, HandlerRunner
+from escrowmq.client.messages.messages import Received
+from escrowmq.client.producer.producer import Producer
 from escrowmq.model.errors import OutcomeUnknown
 from escrowmq.testing import InProcessBroker
 from tests.ledger import async_hands
@@ -36,19 +36,19 @@ def broker() -> Iterator[InProcessBroker]:
 
 
 @pytest.fixture
-async def handlers() -> AsyncIterator[Handlers]:
-    made = Handlers(concurrency=1, timeout_s=20.0)
+async def handlers() -> AsyncIterator[HandlerRunner]:
+    made = HandlerRunner(concurrency=1, timeout_s=20.0)
     yield made
     made.close()
 
 
-async def outcome(handlers: Handlers, handler: Callable[[Received], Any]) -> Outcome:
+async def outcome(handlers: HandlerRunner, handler: Callable[[Received], Any]) -> HandlerOutcome:
     await handlers.admit()
     return (await handlers.handle(MessageHandler(handler), delivery())).outcome
 
 
 async def test_a_handler_that_returns_before_its_callers_commit_has_failed(
-    shop: Shop, handlers: Handlers
+    shop: Shop, handlers: HandlerRunner
 ) -> None:
     kept: list[Session] = []
 
@@ -80,17 +80,17 @@ async def test_a_handler_that_returns_before_its_callers_commit_has_failed(
             session.add(Order(number=1))
 
     for handler in (never_committed, still_open, rolled_back):
-        assert await outcome(handlers, handler) is Outcome.AGAIN, handler.__name__
+        assert await outcome(handlers, handler) is HandlerOutcome.AGAIN, handler.__name__
         for session in kept:
             session.close()
         assert (shop.orders(), consumed(shop)) == (set(), set())
-    assert await outcome(handlers, committed) is Outcome.DONE
+    assert await outcome(handlers, committed) is HandlerOutcome.DONE
     # Now each block reports at its entry that the effect is there.
-    assert await outcome(handlers, never_committed) is Outcome.DONE
+    assert await outcome(handlers, never_committed) is HandlerOutcome.DONE
     assert (shop.orders(), consumed(shop)) == ({1}, {"m-1"})
 
 
-async def test_the_same_for_a_block_that_is_never_left(shop: Shop, handlers: Handlers) -> None:
+async def test_the_same_for_a_block_that_is_never_left(shop: Shop, handlers: HandlerRunner) -> None:
     kept: list[Any] = []
 
     def entered(message: Received) -> None:
@@ -99,11 +99,11 @@ async def test_the_same_for_a_block_that_is_never_left(shop: Shop, handlers: Han
         consumer.transaction(connection, message).__enter__()
 
     is_sqlite = shop.kind == "sqlite"
-    assert await outcome(handlers, entered) is Outcome.AGAIN
+    assert await outcome(handlers, entered) is HandlerOutcome.AGAIN
     kept[0].close()
 
 
-async def test_the_same_where_the_database_is_awaited(shop: Shop, handlers: Handlers) -> None:
+async def test_the_same_where_the_database_is_awaited(shop: Shop, handlers: HandlerRunner) -> None:
     async def never_committed(message: Received) -> None:
         async with async_hands.session(shop) as session:
             await session.begin()
@@ -118,14 +118,14 @@ async def test_the_same_where_the_database_is_awaited(shop: Shop, handlers: Hand
         ):
             await place(session, 1)
 
-    assert await outcome(handlers, never_committed) is Outcome.AGAIN
+    assert await outcome(handlers, never_committed) is HandlerOutcome.AGAIN
     assert (shop.orders(), consumed(shop)) == (set(), set())
-    assert await outcome(handlers, committed) is Outcome.DONE
+    assert await outcome(handlers, committed) is HandlerOutcome.DONE
     assert (shop.orders(), consumed(shop)) == ({1}, {"m-1"})
 
 
 async def test_a_handler_that_swallows_an_unknown_outcome_has_failed(
-    file_shop: Shop, handlers: Handlers, monkeypatch: pytest.MonkeyPatch
+    file_shop: Shop, handlers: HandlerRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def careless(message: Received) -> None:
         with (
@@ -134,17 +134,17 @@ async def test_a_handler_that_swallows_an_unknown_outcome_has_failed(
             consumer.transaction(hand.db, message),
         ):
             hand.place(1)
-            monkeypatch.setattr(SqliteLink, "commit", lost)
+            monkeypatch.setattr(SqliteConnection, "commit", lost)
 
-    def lost(_link: SqliteLink) -> None:
+    def lost(_connection: SqliteConnection) -> None:
         monkeypatch.undo()
         raise sqlite3.OperationalError("disk I/O error")
 
-    assert await outcome(handlers, careless) is Outcome.AGAIN
+    assert await outcome(handlers, careless) is HandlerOutcome.AGAIN
 
 
 async def test_a_handler_may_catch_its_blocks_error_and_return(
-    shop: Shop, handlers: Handlers
+    shop: Shop, handlers: HandlerRunner
 ) -> None:
     def decided(message: Received) -> None:
         with (
@@ -160,9 +160,9 @@ async def test_a_handler_may_catch_its_blocks_error_and_return(
         with driver_hand(shop) as hand, consumer.transaction(hand.db, message):
             hand.place(2)
 
-    assert await outcome(handlers, decided) is Outcome.DONE
+    assert await outcome(handlers, decided) is HandlerOutcome.DONE
     assert (shop.orders(), consumed(shop)) == (set(), set())
-    assert await outcome(handlers, tried_again) is Outcome.DONE
+    assert await outcome(handlers, tried_again) is HandlerOutcome.DONE
     assert (shop.orders(), consumed(shop)) == ({2}, {"m-1"})
 
 

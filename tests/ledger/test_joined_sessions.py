@@ -11,9 +11,9 @@ import sqlalchemy
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
-from escrowmq.client.consumer import Consumer
-from escrowmq.client.handling import AlreadyConsumed
-from escrowmq.protocol.own import OwnCode
+from escrowmq.client.consumer.consumer import Consumer
+from escrowmq.client.messages.handling import AlreadyConsumed
+from escrowmq.protocol.native.requests import NativeCode
 from escrowmq.testing import join_test
 from tests.ledger.deliveries import consumed, delivery
 from tests.ledger.market import PAID, Market, in_thread, market, pay
@@ -154,7 +154,7 @@ async def test_a_broker_that_is_away_fails_the_block_and_the_test_goes_on(
             with joined(shop) as session:
                 if is_callers:
                     session.begin()
-                with there.unanswered(OwnCode.HOLD_MANY), refused("hold_unanswered"):
+                with there.unanswered(NativeCode.HOLD_MANY), refused("hold_unanswered"):
                     with producer.transaction(session) as tx:
                         pay(tx, 1)
                     session.commit()

@@ -13,19 +13,20 @@ from sqlalchemy import text
 
 from escrowmq import Producer
 from escrowmq.cli.main import main
-from escrowmq.client.background import background
-from escrowmq.client.ledger_checks import Outcome, Question
-from escrowmq.client.messages import Message
-from escrowmq.client.outgoing import Decided, Held, Resolution
-from escrowmq.client.own_calls import OwnCalls
-from escrowmq.client.settle_by_hand import settle_by_hand
+from escrowmq.client.ledger.checks import LedgerOutcome, Question
+from escrowmq.client.messages.messages import Message
+from escrowmq.client.messages.outgoing import FinalDecision, HeldTransaction
+from escrowmq.client.network.background import background
+from escrowmq.client.network.native_calls import NativeCalls
+from escrowmq.client.producer.decide_by_hand import decide_by_hand
 from escrowmq.model.errors import RequestRefused
-from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.own_headers import ByHeader, StatusAnswer, TransactionHeader
-from escrowmq.protocol.own_rows import DecisionRow, VerdictRow
-from escrowmq.protocol.sights import sight_of
-from escrowmq.store.disk import OsDisk
-from escrowmq.store.repair import repair
+from escrowmq.model.resolution import Resolution
+from escrowmq.protocol.native.headers import ByHeader, StatusAnswer, TransactionHeader
+from escrowmq.protocol.native.requests import NativeCode
+from escrowmq.protocol.native.rows import DecisionRow, VerdictRow
+from escrowmq.protocol.native.sights import sight_of
+from escrowmq.store.disk.disk import OsDisk
+from escrowmq.store.repair.repair import repair
 from escrowmq.testing import InProcessBroker
 from tests.ledger.shops import GROUP, Shop, new_id
 
@@ -54,19 +55,19 @@ def paid(broker: InProcessBroker) -> list[bytes]:
 @contextmanager
 def before_decisions(producer: Producer, step: Callable[[], object]) -> Iterator[None]:
     """Run a step after the database's COMMIT, before the broker gets the decision."""
-    core: Any = producer._core
-    decide = core.decide
+    producing: Any = background().run(producer._core.started())
+    decide = producing.decide
 
-    async def late(held: Held, resolution: Resolution) -> Decided:
+    async def late(held: HeldTransaction, resolution: Resolution) -> FinalDecision:
         step()
-        decided: Decided = await decide(held, resolution)
+        decided: FinalDecision = await decide(held, resolution)
         return decided
 
-    core.decide = late
+    producing.decide = late
     try:
         yield
     finally:
-        core.decide = decide
+        producing.decide = decide
 
 
 def raw_copy(data: Path, to: Path, _broker: InProcessBroker) -> None:
@@ -111,8 +112,8 @@ def test_what_was_swept_after_a_backup_is_parked_and_never_fenced(
         assert len(broker.run_checks().rolled_back) == 1
         assert shop.outcomes() == {lost: "rolled_back"}
         # Settling by hand does not guess either, unless a person forces it.
-        with OwnCalls(broker.broker_address) as calls, pytest.raises(RequestRefused) as refused:
-            settle_by_hand(
+        with NativeCalls(broker.broker_address) as calls, pytest.raises(RequestRefused) as refused:
+            decide_by_hand(
                 calls,
                 {shop.ledger().uuid(): shop.ledger()},
                 transaction_id=swept,
@@ -161,13 +162,13 @@ def test_a_sweep_after_a_restore_is_not_mistaken_for_one_before_it(
 def test_a_mark_newer_than_the_facts_fences_nothing(shop: Shop, tmp_path: Path) -> None:
     with brokers(tmp_path / "data", shop) as broker, shop_producer(broker, shop) as producer:
         lost = hold(shop, broker, producer)
-        with OwnCalls(broker.broker_address) as calls:
+        with NativeCalls(broker.broker_address) as calls:
             before = sight_of(status(calls))
         pay(shop, producer, 1)
         assert producer.clean_ledger() == 1
-        with OwnCalls(broker.broker_address) as calls:
+        with NativeCalls(broker.broker_address) as calls:
             after = sight_of(status(calls))
-    for sight, outcome in ((before, Outcome.UNKNOWN), (after, Outcome.ROLLED_BACK)):
+    for sight, outcome in ((before, LedgerOutcome.UNKNOWN), (after, LedgerOutcome.ROLLED_BACK)):
         answers = shop.settle(question(lost), sight=sight)
         assert answers[lost].outcome is outcome
     assert shop.settle(question(new_id()), sight=None).popitem()[1].reason == "no_lineage"
@@ -184,22 +185,22 @@ def test_a_late_decision_does_not_reach_a_stranger(
     shutil.rmtree(data)
     shutil.copytree(restored, data)
     with brokers(data, shop) as broker, shop_producer(broker, shop) as producer:
-        held = holding(producer._core, shop)
-        with OwnCalls(broker.broker_address) as calls:
+        held = holding(producer, shop)
+        with NativeCalls(broker.broker_address) as calls:
             seen = status(calls)
     with brokers(restored, shop) as broker, shop_producer(broker, shop) as producer:
-        stranger = holding(producer._core, shop)
+        stranger = holding(producer, shop)
         assert (stranger.half_offset, stranger.log_offset) == (held.half_offset, held.log_offset)
-        with OwnCalls(broker.broker_address) as calls:
+        with NativeCalls(broker.broker_address) as calls:
             if by_batch:
                 row = DecisionRow(held.half_offset, "commit", GROUP, held.log_offset)
                 header = ByHeader(epoch=held.epoch)
-                (answer,) = calls.call(OwnCode.DECIDE_MANY, header, [row]).rows
+                (answer,) = calls.call(NativeCode.DECIDE_MANY, header, [row]).rows
                 assert answer.refused == "other_history"
             else:
                 verdict = VerdictRow(held.half_offset, "commit", 0, 0, None)
                 header = ByHeader(epoch=seen.epoch, log_end=seen.log_end)
-                (told,) = calls.call(OwnCode.OBEY_VERDICTS, header, [verdict]).rows
+                (told,) = calls.call(NativeCode.OBEY_VERDICTS, header, [verdict]).rows
                 assert told.outcome == "stale"
         assert [one.half_offset for one in broker.undecided()] == [stranger.half_offset]
         assert paid(broker) == []
@@ -233,7 +234,7 @@ def test_a_tail_that_a_power_cut_took_parks_what_may_have_been_swept(
     with brokers(data, shop) as broker, shop_producer(broker, shop) as producer:
 
         def note_end() -> None:
-            with OwnCalls(broker.broker_address) as calls:
+            with NativeCalls(broker.broker_address) as calls:
                 ends.append(status(calls).log_end)
 
         with before_decisions(producer, note_end):
@@ -255,9 +256,9 @@ def test_a_repair_that_drops_decisions_parks_what_may_have_been_swept(
     data = tmp_path / "data"
     with brokers(data, shop) as broker, shop_producer(broker, shop) as producer:
         swept = pay(shop, producer, 1)
-        with OwnCalls(broker.broker_address) as calls:
+        with NativeCalls(broker.broker_address) as calls:
             line = calls.call(
-                OwnCode.LIFE_LINE, TransactionHeader(transaction_id=swept, leaves_marks=True)
+                NativeCode.LIFE_LINE, TransactionHeader(transaction_id=swept, leaves_marks=True)
             )
         (committed,) = (row.log_offset for row in line.rows if row.event == "committed")
         assert producer.clean_ledger() == 1
@@ -286,8 +287,8 @@ def test_a_ledger_that_version_1_swept_counts_as_swept_before_the_first_epoch(
         try:
             # It was held under an epoch, so an SDK of version 1 could not sweep it.
             assert len(broker.run_checks().rolled_back) == 1
-            with OwnCalls(broker.broker_address) as calls, pytest.raises(RequestRefused) as old:
-                calls.call(OwnCode.LIFE_LINE, TransactionHeader(half_offset=0, limit=1))
+            with NativeCalls(broker.broker_address) as calls, pytest.raises(RequestRefused) as old:
+                calls.call(NativeCode.LIFE_LINE, TransactionHeader(half_offset=0, limit=1))
             assert old.value.code == "client_outdated"
         finally:
             shop.run("UPDATE escrowmq_ledger_version SET is_swept_unmarked = 0")
@@ -305,30 +306,31 @@ def hasty_producer(broker: InProcessBroker, shop: Shop) -> Producer:
 def hold(shop: Shop, broker: InProcessBroker, producer: Producer) -> str:
     """Hold a half message whose transaction never commits."""
     before = len(broker.undecided())
-    held = holding(producer._core, shop)
+    held = holding(producer, shop)
     assert len(broker.undecided()) == before + 1
     return held.transaction_id
 
 
-def holding(core: Any, shop: Shop) -> Held:
+def holding(producer: Producer, shop: Shop) -> HeldTransaction:
     message = Message(topic=PAID, body=b"7")
-    held: Held = background().run(core.hold(new_id(), [message], ledger=shop.ledger().uuid()))
-    return held
+    producing = background().run(producer._core.started())
+    return background().run(producing.hold(new_id(), [message], ledger=shop.ledger().uuid()))
 
 
 def question(transaction_id: str) -> Question:
     return Question(transaction_id, GROUP, 0)
 
 
-def status(calls: OwnCalls) -> StatusAnswer:
-    told: StatusAnswer = calls.call(OwnCode.STATUS).header
+def status(calls: NativeCalls) -> StatusAnswer:
+    told: StatusAnswer = calls.call(NativeCode.STATUS).header
     return told
 
 
 def parked_because(broker: InProcessBroker, transaction_id: str) -> str:
-    with OwnCalls(broker.broker_address) as calls:
+    with NativeCalls(broker.broker_address) as calls:
         line = calls.call(
-            OwnCode.LIFE_LINE, TransactionHeader(transaction_id=transaction_id, leaves_marks=True)
+            NativeCode.LIFE_LINE,
+            TransactionHeader(transaction_id=transaction_id, leaves_marks=True),
         )
     (reason,) = (str(row.detail) for row in line.rows if row.event == "parked")
     return reason

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from escrowmq.client.ledger_sql import SQLITE
-from escrowmq.client.links import SqliteLink
+from escrowmq.client.database.connections import SqliteConnection
+from escrowmq.client.database.ledger_sql import SQLITE
 from escrowmq.pipeline.settle import look_ups
 from escrowmq.pipeline.settle.ledgers import KnownLedgers
 from escrowmq.pipeline.settle.look_ups import LookUps
@@ -51,13 +51,13 @@ def test_thousands_are_looked_up_and_fenced_by_a_few_statements(
 ) -> None:
     uuid, ids = file_shop.ledger().uuid(), [new_id() for _ in range(5_000)]
     ran: list[str] = []
-    execute = SqliteLink.execute
+    execute = SqliteConnection.execute
 
-    def counted(link: SqliteLink, sql: str, *values: Any) -> Any:
+    def counted(connection: SqliteConnection, sql: str, *values: Any) -> Any:
         ran.append(sql)
-        return execute(link, sql, *values)
+        return execute(connection, sql, *values)
 
-    monkeypatch.setattr(SqliteLink, "execute", counted)
+    monkeypatch.setattr(SqliteConnection, "execute", counted)
     with LookUps(known(file_shop)) as asked:
         found = asked.settle(uuid, batch(ids, uuid))
     assert set(found.verdicts) == {"rollback"}

@@ -8,29 +8,28 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import psycopg
 import pytest
 from sqlalchemy import text
 
 from escrowmq import Producer
-from escrowmq.cli import doctor_ledgers
-from escrowmq.cli.findings import Level
+from escrowmq.cli.doctor import ledgers
+from escrowmq.cli.doctor.findings import Severity
 from escrowmq.cli.main import main
-from escrowmq.client import ledger_table
-from escrowmq.client.ledger_marks import Marks
-from escrowmq.client.ledger_table import Question, SqlLedger
-from escrowmq.client.own_calls import OwnCalls
+from escrowmq.client.ledger import table
+from escrowmq.client.ledger.marks import Marks
+from escrowmq.client.ledger.table import Question, SqlLedger
+from escrowmq.client.network.native_calls import NativeCalls
 from escrowmq.model.errors import RequestRefused
 from escrowmq.model.lineage import EPOCHS_MAX, Epoch, Sight, new_lineage
 from escrowmq.pipeline.ledger_config import LedgerConfig
 from escrowmq.pipeline.settle.ledgers import Ledgers
-from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.own_headers import TransactionHeader
+from escrowmq.protocol.native.headers import TransactionHeader
+from escrowmq.protocol.native.requests import NativeCode
 from escrowmq.store.config import StoreConfig
-from escrowmq.store.disk import OsDisk
-from escrowmq.store.recovery import open_store
+from escrowmq.store.disk.disk import OsDisk
+from escrowmq.store.recovery.recovery import open_store
 from escrowmq.testing import InProcessBroker, ManualClock
 from escrowmq.transaction.commands import Prepare
 from escrowmq.transaction.policy import CheckPolicy
@@ -122,8 +121,8 @@ def fault_in_rounds(shop: Shop) -> str:
     return known.silent.get(UUID, "")
 
 
-def version_finding(shop: Shop) -> tuple[Level, str]:
-    found = {one.check: one for one in doctor_ledgers.findings("shop", shop.url)}
+def version_finding(shop: Shop) -> tuple[Severity, str]:
+    found = {one.check: one for one in ledgers.findings("shop", shop.url)}
     return found["ledger shop version"].level, found["ledger shop version"].found
 
 
@@ -135,12 +134,12 @@ def test_a_ledger_of_version_1_is_refused_until_it_is_migrated(old: Shop, run: R
         SqlLedger(old.url).uuid()
     assert fault_in_rounds(old) == "ledger_outdated"
     level, said = version_finding(old)
-    assert level is Level.PROBLEM
+    assert level is Severity.PROBLEM
     assert "escrowmq ledger migrate" in said
     told = json.loads(run("migrate", old.url, "-o", "json"))
     assert told == {"uuid": UUID, "version_before": 1, "version": 2}
     assert fault_in_rounds(old) == ""
-    assert version_finding(old) == (Level.OK, "2")
+    assert version_finding(old) == (Severity.OK, "2")
 
 
 def test_a_migration_keeps_uuid_and_rows_and_the_ledger_works(old: Shop, run: Run) -> None:
@@ -178,7 +177,7 @@ def test_the_printed_sql_migrates_as_the_command_does(old: Shop, run: Run) -> No
 
 
 def test_a_migration_that_stopped_half_way_is_finished(old: Shop, run: Run) -> None:
-    statements = ledger_table.ddl(old.kind).split(";\n")
+    statements = table.ddl(old.kind).split(";\n")
     for statement in statements[:3]:
         old.run(statement)
     with refused("ledger_outdated"):
@@ -227,7 +226,7 @@ def test_a_file_that_is_not_there_is_not_made(tmp_path: Path, run: Run) -> None:
 
 
 def test_a_ledger_can_be_named_by_the_config(tmp_path: Path, run: Run) -> None:
-    ledger_table.create(f"sqlite:///{tmp_path / 'shop.db'}")
+    table.create(f"sqlite:///{tmp_path / 'shop.db'}")
     setting = f"ledger.shop.url=sqlite:///{tmp_path / 'shop.db'}"
     assert "version_before" in run("migrate", "shop", "--set", setting)
     assert "bad_option" in run("migrate", "stranger", "--set", setting, code=2)
@@ -251,9 +250,9 @@ def test_a_ledger_of_a_newer_version_is_refused_before_anything_is_written(
         assert "ledger_version_unknown" in run(command, old.url, code=2)
     assert "ledger_version_unknown" in run("migrate", old.url, "--create", code=2)
     assert fault_in_rounds(old) == "ledger_version_unknown"
-    assert version_finding(old)[0] is Level.PROBLEM
+    assert version_finding(old)[0] is Severity.PROBLEM
     # A program that opened the ledger earlier fences nothing in it.
-    answer = ledger.settle([overdue("absent")], ledger_uuid=UUID, now_ms=NOW_MS)["absent"]
+    answer = ledger.resolve([overdue("absent")], ledger_uuid=UUID, now_ms=NOW_MS)["absent"]
     assert answer.reason == "ledger_version_unknown"
     with pytest.raises((sqlite3.OperationalError, psycopg.errors.UndefinedTable)):
         old.run("SELECT 1 FROM escrowmq_ledger_swept")
@@ -270,7 +269,7 @@ def test_an_old_and_a_new_sdk_share_a_ledger(old: Shop, tmp_path: Path, run: Run
     with (
         InProcessBroker(data=data, ledgers=[ledger]) as broker,
         Producer(broker.address, GROUP, ledger=ledger) as producer,
-        OwnCalls(broker.broker_address) as calls,
+        NativeCalls(broker.broker_address) as calls,
     ):
         mine = pay(old, producer, 1)
         # The old SDK's half message is held; the SDK committed its row, and then died.
@@ -283,7 +282,7 @@ def test_an_old_and_a_new_sdk_share_a_ledger(old: Shop, tmp_path: Path, run: Run
         for transaction_id in (mine, its):
             question = TransactionHeader(transaction_id=transaction_id, limit=1)
             with pytest.raises(RequestRefused) as answered:
-                calls.call(OwnCode.LIFE_LINE, question)
+                calls.call(NativeCode.LIFE_LINE, question)
             assert answered.value.code == "client_outdated"
         assert {mine, its} <= old.outcomes().keys()
         assert producer.clean_ledger() == 2
@@ -363,11 +362,11 @@ def pay(shop: Shop, producer: Producer, number: int) -> str:
 
 def held(producer: Producer, transaction_id: str) -> str:
     """Hold a half message whose sender sends nothing more."""
-    from escrowmq.client.background import background
-    from escrowmq.client.messages import Message
+    from escrowmq.client.messages.messages import Message
+    from escrowmq.client.network.background import background
 
-    core: Any = producer._core
-    background().run(core.hold(transaction_id, [Message(topic=PAID, body=b"7")], ledger=UUID))
+    producing = background().run(producer._core.started())
+    background().run(producing.hold(transaction_id, [Message(topic=PAID, body=b"7")], ledger=UUID))
     return transaction_id
 
 
@@ -388,9 +387,10 @@ def hold_at_old_broker(data: Path, transaction_id: str, now_ms: int) -> None:
 
 
 def parked_because(broker: InProcessBroker, transaction_id: str) -> str:
-    with OwnCalls(broker.broker_address) as calls:
+    with NativeCalls(broker.broker_address) as calls:
         line = calls.call(
-            OwnCode.LIFE_LINE, TransactionHeader(transaction_id=transaction_id, leaves_marks=True)
+            NativeCode.LIFE_LINE,
+            TransactionHeader(transaction_id=transaction_id, leaves_marks=True),
         )
     (reason,) = (str(row.detail) for row in line.rows if row.event == "parked")
     return reason

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from escrowmq.client.consumer import AsyncConsumer, Consumer
+from escrowmq.client.consumer.consumer import AsyncConsumer, Consumer
 from escrowmq.model.errors import EscrowError
 from tests.ledger import async_hands
 from tests.ledger.async_hands import ASYNC_HANDS, every_async_shop, place

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from escrowmq.client import ledger_checks
-from escrowmq.client.databases import opener_of
-from escrowmq.client.ledger_table import SqlLedger
+from escrowmq.client.database.databases import opener_of
+from escrowmq.client.ledger import checks
+from escrowmq.client.ledger.table import SqlLedger
 from tests.ledger.shops import (
     COMMITTED,
     GROUP,
@@ -40,8 +40,8 @@ def test_a_lock_on_one_row_leaves_only_that_one_unknown(postgres_shop: Shop) -> 
 def test_what_is_locked_for_long_does_not_hold_up_the_others(
     postgres_shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ledger_checks, "CHUNK_ROWS_MAX", 16)
-    monkeypatch.setattr(ledger_checks, "LOCK_WAITS_MAX", 3)
+    monkeypatch.setattr(checks, "CHUNK_ROWS_MAX", 16)
+    monkeypatch.setattr(checks, "LOCK_WAITS_MAX", 3)
     keys = [new_id() for _ in range(64)]
     with driver_hand(postgres_shop) as hand:
         for key in keys[:16:4]:
@@ -54,7 +54,7 @@ def test_what_is_locked_for_long_does_not_hold_up_the_others(
 def test_many_locks_do_not_hold_up_a_round_for_long(
     postgres_shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ledger_checks, "LOCK_WAITS_MAX", 3)
+    monkeypatch.setattr(checks, "LOCK_WAITS_MAX", 3)
     keys = [new_id() for _ in range(20)]
     with driver_hand(postgres_shop) as hand:
         for key in keys:
@@ -69,26 +69,26 @@ def test_a_locked_table_is_unknown(postgres_shop: Shop) -> None:
     with driver_hand(postgres_shop) as hand:
         hand.execute("LOCK TABLE escrowmq_ledger IN ACCESS EXCLUSIVE MODE")
         ledger = postgres_shop.ledger()
-        found = ledger.settle([overdue(key)], ledger_uuid=uuid, now_ms=NOW_MS)
+        found = ledger.resolve([overdue(key)], ledger_uuid=uuid, now_ms=NOW_MS)
     assert found == {key: unknown("locked")}
 
 
 def test_a_slow_database_is_unknown_before_long(
     slow_url: str, postgres_shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("escrowmq.client.databases.STATEMENT_MS_MAX", 1)
+    monkeypatch.setattr("escrowmq.client.database.databases.STATEMENT_MS_MAX", 1)
     uuid = postgres_shop.ledger().uuid()
-    found = SqlLedger(slow_url).settle([overdue("a")], ledger_uuid=uuid, now_ms=NOW_MS)
+    found = SqlLedger(slow_url).resolve([overdue("a")], ledger_uuid=uuid, now_ms=NOW_MS)
     assert found == {"a": unknown("too_slow")}
 
 
 def test_a_database_that_does_not_answer_is_cut_off(slow_url: str, postgres_shop: Shop) -> None:
     """Its own timeouts may never fire if the server process is stopped or the network is gone."""
     uuid = postgres_shop.ledger().uuid()
-    inquiry = ledger_checks.Inquiry(opener_of(slow_url), uuid, seconds_max=0.2)
-    assert inquiry.settle(["a"], [GROUP], {"a"}) == {"a": unknown("out_of_time")}
+    inquiry = checks.Inquiry(opener_of(slow_url), uuid, seconds_max=0.2)
+    assert inquiry.resolve(["a"], [GROUP], {"a"}) == {"a": unknown("out_of_time")}
     # The inquiry has failed, so later calls do not wait for it.
-    assert inquiry.settle(["b"], [GROUP], {"b"}) == {"b": unknown("out_of_time")}
+    assert inquiry.resolve(["b"], [GROUP], {"b"}) == {"b": unknown("out_of_time")}
     assert postgres_shop.outcomes() == {}
 
 
@@ -101,7 +101,7 @@ def test_a_file_that_takes_for_ever_is_cut_off(file_shop: Shop) -> None:
     )
     uuid = file_shop.ledger().uuid()
     for database in (file_shop.url, file_shop.engine()):
-        inquiry = ledger_checks.Inquiry(opener_of(database), uuid, seconds_max=0.2)
+        inquiry = checks.Inquiry(opener_of(database), uuid, seconds_max=0.2)
         assert inquiry.look_up(["a"], [GROUP]) == {"a": unknown("out_of_time")}
 
 
@@ -109,6 +109,6 @@ def test_an_inquiry_ends_in_time_between_two_chunks(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uuid = shop.ledger().uuid()
-    inquiry = ledger_checks.Inquiry(opener_of(shop.url), uuid)
+    inquiry = checks.Inquiry(opener_of(shop.url), uuid)
     monkeypatch.setattr(inquiry, "_until", 0.0)
     assert inquiry.look_up(["a"], [GROUP]) == {"a": unknown("out_of_time")}

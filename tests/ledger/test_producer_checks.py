@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from escrowmq.client.ledger_checks import settle
-from escrowmq.client.messages import ALLOWED_MS, LEDGER, Message, Received
-from escrowmq.client.outgoing import Resolution
-from escrowmq.client.producer_checks import NEVER_MS, deadline_at_ms
-from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.own_headers import TransactionHeader
-from escrowmq.protocol.properties import TRANSACTION_CHECK_TIMES
+from escrowmq.client.ledger.checks import resolve
+from escrowmq.client.messages.messages import Message, Received
+from escrowmq.client.producer.checks import NEVER_MS, deadline_at_ms
+from escrowmq.model.resolution import Resolution
+from escrowmq.protocol.message.properties import ALLOWED_MS, LEDGER, TRANSACTION_CHECK_TIMES
+from escrowmq.protocol.native.headers import TransactionHeader
+from escrowmq.protocol.native.requests import NativeCode
 from escrowmq.transaction.states import State
 from tests.ledger.market import PAID, Market, in_thread, market, pay
 from tests.ledger.shops import GROUP, Shop, new_id, sqlite_shop
-from tests.unit.broker.own_peer import all_rows
+from tests.unit.broker.native_peer import all_rows
 from tests.unit.broker.wire import Peer, eventually
 
 
@@ -28,7 +28,8 @@ async def hold(there: Market, shop: Shop, number: int, transaction_id: str = "")
     producer = there.async_producer(ledger=None)
     transaction_id = transaction_id or new_id()
     message = Message(topic=PAID, body=b"%d" % number)
-    await producer._core.hold(transaction_id, [message], ledger=shop.ledger().uuid())
+    producing = await producer._core.started()
+    await producing.hold(transaction_id, [message], ledger=shop.ledger().uuid())
     await producer.close()
     return transaction_id
 
@@ -59,16 +60,15 @@ async def test_checks_that_come_together_are_answered_as_a_set(
 
     def counted(opener: Any, questions: Any, **rest: Any) -> Any:
         sets.append(len(questions))
-        return settle(opener, questions, **rest)
+        return resolve(opener, questions, **rest)
 
-    monkeypatch.setattr("escrowmq.client.ledger_table.ledger_checks.settle", counted)
+    monkeypatch.setattr("escrowmq.client.ledger.table.checks.resolve", counted)
     async with market(shop, tmp_path) as there:
         holder = there.async_producer(ledger=None)
         uuid = shop.ledger().uuid()
         messages = [Message(topic=PAID, body=b"1")]
-        await asyncio.gather(
-            *(holder._core.hold(new_id(), messages, ledger=uuid) for _ in range(300))
-        )
+        producing = await holder._core.started()
+        await asyncio.gather(*(producing.hold(new_id(), messages, ledger=uuid) for _ in range(300)))
         await holder.close()
         await there.async_producer().start()
         await eventually(lambda: there.server.broker.clients.producers(GROUP))
@@ -182,8 +182,8 @@ async def test_without_the_broker_the_janitor_deletes_nothing(
         producer = there.async_producer()
         await producer.start()
         commit(shop, new_id(), 1)
-        monkeypatch.setattr("escrowmq.client.producer_janitor.ANSWERS_S", 0.1)
-        with there.unanswered(OwnCode.LIFE_LINE), pytest.raises(TimeoutError):
+        monkeypatch.setattr("escrowmq.client.producer.janitor_schedule.ANSWERS_S", 0.1)
+        with there.unanswered(NativeCode.LIFE_LINE), pytest.raises(TimeoutError):
             await producer.clean_ledger()
         assert len(shop.outcomes()) == 1
 
@@ -239,7 +239,7 @@ async def answers_about(there: Market, transaction_id: str) -> list[str]:
     asked = TransactionHeader(transaction_id=transaction_id)
 
     async def answers() -> list[str]:
-        line = await all_rows(peer, OwnCode.LIFE_LINE, asked)
+        line = await all_rows(peer, NativeCode.LIFE_LINE, asked)
         return [one.detail for one in line if one.event == "answered"]
 
     async with asyncio.timeout(10):

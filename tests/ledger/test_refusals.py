@@ -12,8 +12,8 @@ import pytest
 import sqlalchemy
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from escrowmq.client.janitor import Confirmed
-from escrowmq.client.ledger_table import SqlLedger
+from escrowmq.client.ledger.janitor import Confirmed
+from escrowmq.client.ledger.table import SqlLedger
 from tests.ledger.shops import (
     COMMITTED,
     GROUP,
@@ -124,7 +124,7 @@ def test_the_recipe_for_real_transactions_in_sqlite_works(file_shop: Shop) -> No
         session.add(Order(number=1))
         transaction.insert_row(NOW_MS)
         transaction.commit()
-    found = ledger.settle([overdue(key), overdue(late)], ledger_uuid=ledger.uuid(), now_ms=NOW_MS)
+    found = ledger.resolve([overdue(key), overdue(late)], ledger_uuid=ledger.uuid(), now_ms=NOW_MS)
     assert found[key] == COMMITTED
     assert file_shop.outcomes() == {key: "committed", late: "rolled_back"}
 
@@ -303,7 +303,7 @@ def test_an_async_engine_must_be_awaited(shop: Shop) -> None:
         ledger.uuid,
         ledger.create,
         lambda: ledger.look_up([], ledger_uuid=""),
-        lambda: ledger.settle([], ledger_uuid="", now_ms=0),
+        lambda: ledger.resolve([], ledger_uuid="", now_ms=0),
         lambda: ledger.sweep(lambda _ids: Confirmed({}, ())),
     ):
         with refused("ledger_needs_await"):

@@ -15,7 +15,7 @@ from sqlalchemy import event
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
-from escrowmq.client.transaction_order import TransactionState
+from escrowmq.client.producer.transaction_steps import TransactionState
 from escrowmq.model.errors import OutcomeUnknown, RequestRefused
 from escrowmq.transaction.states import State
 from tests.ledger.async_hands import ASYNC_HANDS, Opened, begun, place, run

@@ -9,7 +9,7 @@ import sqlalchemy
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
-from escrowmq.client.consume_transaction import ConsumeTransaction
+from escrowmq.client.consumer.consume_transaction import ConsumeTransaction
 from tests.ledger.async_hands import ASYNC_HANDS, Opened, place, run
 from tests.ledger.deferred import (
     FOREIGN,

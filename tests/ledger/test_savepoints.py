@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy
 from sqlalchemy.orm import Session
 
-from escrowmq.client.ledger_table import SqlLedger
+from escrowmq.client.ledger.table import SqlLedger
 from tests.ledger.market import PAID, in_thread, market
 from tests.ledger.shops import HANDS, Hand, Order, Shop, driver_hand, refused
 

@@ -12,7 +12,7 @@ import sqlalchemy
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from escrowmq.client.consumer import Consumer
+from escrowmq.client.consumer.consumer import Consumer
 from escrowmq.model.errors import EscrowError
 from tests.ledger.deliveries import consumed, delivery
 from tests.ledger.market import PAID, Market, in_thread, market

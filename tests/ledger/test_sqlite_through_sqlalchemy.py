@@ -11,8 +11,8 @@ import sqlalchemy
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
-from escrowmq.client.consumer import Consumer
-from escrowmq.client.ledger_table import SqlLedger
+from escrowmq.client.consumer.consumer import Consumer
+from escrowmq.client.ledger.table import SqlLedger
 from tests.ledger.deliveries import consumed, delivery
 from tests.ledger.market import PAID, in_thread, market
 from tests.ledger.shops import HANDS, Order, Shop, new_id, refused

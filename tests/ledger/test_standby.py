@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from escrowmq.client.ledger_table import SqlLedger
+from escrowmq.client.ledger.table import SqlLedger
 from tests.ledger.shops import (
     GROUP,
     NOW_MS,
@@ -55,7 +55,9 @@ def test_a_standby_answers_nothing(postgres_shop: Shop, standby_url: str) -> Non
         transaction.insert_row(NOW_MS)
         transaction.commit()
     ledger = SqlLedger(standby_url)
-    found = ledger.settle([overdue(key), overdue(absent)], ledger_uuid=ledger.uuid(), now_ms=NOW_MS)
+    found = ledger.resolve(
+        [overdue(key), overdue(absent)], ledger_uuid=ledger.uuid(), now_ms=NOW_MS
+    )
     assert found == {key: unknown("standby"), absent: unknown("standby")}
 
 

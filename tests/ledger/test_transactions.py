@@ -10,9 +10,9 @@ import pytest
 import sqlalchemy
 from sqlalchemy.orm import Session
 
-from escrowmq.client.messages import Message
-from escrowmq.client.transaction_order import TransactionState
-from escrowmq.protocol.own import OwnCode
+from escrowmq.client.messages.messages import Message
+from escrowmq.client.producer.transaction_steps import TransactionState
+from escrowmq.protocol.native.requests import NativeCode
 from tests.ledger.market import PAID, id_of, in_thread, market, pay
 from tests.ledger.shops import HANDS, Order, Shop, refused
 
@@ -100,7 +100,7 @@ async def test_many_messages_and_topics_go_in_one_request_and_become_visible_at_
 
         with there.listening() as heard:
             await in_thread(sell)
-        assert heard.count(OwnCode.HOLD_MANY) == heard.count(OwnCode.DECIDE_MANY) == 1
+        assert heard.count(NativeCode.HOLD_MANY) == heard.count(NativeCode.DECIDE_MANY) == 1
         for first, topic in enumerate(topics):
             assert there.paid(topic) == set(range(first, 30, 3))
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from escrowmq.client.transaction_order import TransactionState
+from escrowmq.client.producer.transaction_steps import TransactionState
 from escrowmq.model.errors import Unavailable
-from escrowmq.protocol.codes import ResponseCode
+from escrowmq.protocol.remoting.codes import ResponseCode
 from escrowmq.transaction.states import State
 from tests.ledger.market import in_thread, market, pay
 from tests.ledger.shops import Shop

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from escrowmq.client.own_calls import OwnCalls
-from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.own_hand_headers import ByHandHeader
-from escrowmq.protocol.own_headers import ByHeader, HoldHeader
-from escrowmq.protocol.own_rows import (
+from escrowmq.client.network.native_calls import NativeCalls
+from escrowmq.protocol.message.properties import format_properties
+from escrowmq.protocol.native.headers import ByHeader, HoldHeader
+from escrowmq.protocol.native.operator_headers import ByHandHeader
+from escrowmq.protocol.native.requests import NativeCode
+from escrowmq.protocol.native.rows import (
     AttemptRow,
     DecisionRow,
     SentRow,
     VerdictRow,
 )
-from escrowmq.protocol.own_sink_headers import DecideBatchHeader
-from escrowmq.protocol.properties import format_properties
+from escrowmq.protocol.native.sink_headers import DecideBatchHeader
 
 
 @dataclass
@@ -72,8 +72,8 @@ class Day:
             ledger=ledger,
             is_bulk=is_bulk,
         )
-        with OwnCalls(self.address) as calls:
-            answer = calls.call(OwnCode.HOLD_HALVES, header, rows or (self.sent(key=name),))
+        with NativeCalls(self.address) as calls:
+            answer = calls.call(NativeCode.HOLD_HALVES, header, rows or (self.sent(key=name),))
         first: int = answer.header.half_offset
         self.heads.setdefault(name, first)
         return first
@@ -89,8 +89,8 @@ class Day:
             )
             for name in names
         ]
-        with OwnCalls(self.address) as calls:
-            answer = calls.call(OwnCode.DECIDE_MANY, ByHeader(by="somebody"), rows)
+        with NativeCalls(self.address) as calls:
+            answer = calls.call(NativeCode.DECIDE_MANY, ByHeader(by="somebody"), rows)
         assert all(row.decided for row in answer.rows), answer.rows
 
     def commit(self, *names: str) -> None:
@@ -106,15 +106,15 @@ class Day:
         verdict = VerdictRow(
             half_offset=self.heads[name], verdict="park", state=0, checks_sent=0, reason="by hand"
         )
-        with OwnCalls(self.address) as calls:
-            answer = calls.call(OwnCode.OBEY_VERDICTS, ByHeader(by="pipeline"), [verdict])
+        with NativeCalls(self.address) as calls:
+            answer = calls.call(NativeCode.OBEY_VERDICTS, ByHeader(by="pipeline"), [verdict])
         assert answer.rows[0].outcome == "parked"
 
     def resume(self, name: str) -> None:
         """Resume."""
-        with OwnCalls(self.address) as calls:
+        with NativeCalls(self.address) as calls:
             header = ByHandHeader(half_offset=self.heads[name], by="somebody")
-            calls.call(OwnCode.RESUME, header)
+            calls.call(NativeCode.RESUME, header)
 
     def write_batch(self, app: str, *attempts: tuple[str, int]) -> None:
         """Write a Spark sink's next batch: each attempt in requests of three messages."""
@@ -132,14 +132,14 @@ class Day:
         header = DecideBatchHeader(
             app_id=app, query_id="query", batch_number=self._batches, by="spark driver"
         )
-        with OwnCalls(self.address) as calls:
-            answer = calls.call(OwnCode.DECIDE_BATCH, header, claims)
+        with NativeCalls(self.address) as calls:
+            answer = calls.call(NativeCode.DECIDE_BATCH, header, claims)
         assert answer.header.outcome == "decided"
 
     def send(self, *bodies: bytes) -> None:
         """Send ordinary messages."""
-        with OwnCalls(self.address) as calls:
-            calls.call(OwnCode.SEND_MANY, None, [self.sent(body) for body in bodies])
+        with NativeCalls(self.address) as calls:
+            calls.call(NativeCode.SEND_MANY, None, [self.sent(body) for body in bodies])
 
 
 def live(day: Day, prefix: str = "") -> None:

@@ -8,19 +8,19 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from escrowmq.client.ledger_table import SqlLedger
-from escrowmq.client.own_calls import OwnCalls
+from escrowmq.client.ledger.table import SqlLedger
+from escrowmq.client.network.native_calls import NativeCalls
 from escrowmq.model.errors import Unavailable
 from escrowmq.pipeline.archive.events import EventStream
 from escrowmq.pipeline.archive.messages import MessageStream
 from escrowmq.pipeline.audit.business import BusinessTable
 from escrowmq.pipeline.audit.compare import AuditRequest
 from escrowmq.pipeline.lake.delta import Lake
-from escrowmq.protocol.bodies import encode_body
-from escrowmq.protocol.cluster_bodies import GroupConfig
-from escrowmq.protocol.codes import RequestCode
-from escrowmq.protocol.consumer_headers import UpdateOffsetHeader
-from escrowmq.protocol.headers import Header
+from escrowmq.protocol.remoting.bodies import encode_body
+from escrowmq.protocol.remoting.cluster_bodies import GroupConfig
+from escrowmq.protocol.remoting.codes import RequestCode
+from escrowmq.protocol.remoting.consumer_headers import UpdateOffsetHeader
+from escrowmq.protocol.remoting.headers import Header
 from escrowmq.testing import InProcessBroker
 from tests.spark.audit_day import Day
 from tests.spark.lakeside import Lakeside
@@ -100,7 +100,7 @@ class Shop:
             consumer_group=group, topic=topic, queue_id=0, commit_offset=offset
         )
         made = encode_body(GroupConfig(name=group))
-        with OwnCalls(self.broker.broker_address) as calls:
+        with NativeCalls(self.broker.broker_address) as calls:
             calls.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, Header(), made)
             calls.ask(RequestCode.UPDATE_CONSUMER_OFFSET, header)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from escrowmq.client.own_calls import OwnCalls
-from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.own_headers import ByHeader, HoldHeader
-from escrowmq.protocol.own_rows import DecisionRow, SentRow
+from escrowmq.client.network.native_calls import NativeCalls
+from escrowmq.protocol.native.headers import ByHeader, HoldHeader
+from escrowmq.protocol.native.requests import NativeCode
+from escrowmq.protocol.native.rows import DecisionRow, SentRow
 
 
 def message(body: bytes = b"body", topic: str = "orders") -> SentRow:
@@ -18,7 +18,7 @@ def message(body: bytes = b"body", topic: str = "orders") -> SentRow:
 
 
 def hold(
-    calls: OwnCalls,
+    calls: NativeCalls,
     transaction_id: str,
     rows: Sequence[SentRow] = (),
     *,
@@ -29,24 +29,24 @@ def hold(
     header = HoldHeader(
         producer_group="pay", transaction_id=transaction_id, number=number, ledger=ledger
     )
-    answer = calls.call(OwnCode.HOLD_HALVES, header, rows or (message(),))
+    answer = calls.call(NativeCode.HOLD_HALVES, header, rows or (message(),))
     half_offset: int = answer.rows[0].half_offset
     return half_offset
 
 
-def decide(calls: OwnCalls, resolution: str, *half_offsets: int) -> None:
+def decide(calls: NativeCalls, resolution: str, *half_offsets: int) -> None:
     """Commit or roll back."""
     rows = [
         DecisionRow(half_offset=one, resolution=resolution, producer_group=None, log_offset=None)
         for one in half_offsets
     ]
-    answer = calls.call(OwnCode.DECIDE_MANY, ByHeader(by="somebody"), rows)
+    answer = calls.call(NativeCode.DECIDE_MANY, ByHeader(by="somebody"), rows)
     assert all(row.decided for row in answer.rows)
 
 
 def live(broker: str, *, named: str = "tx") -> None:
     """Make ten transactions: four committed, three rolled back, three undecided."""
-    with OwnCalls(broker) as calls:
+    with NativeCalls(broker) as calls:
         halves = [hold(calls, f"{named}-{number}") for number in range(9)]
         halves.append(hold(calls, f"{named}-9", [message(), message()], ledger="uuid"))
         decide(calls, "commit", *halves[:4])

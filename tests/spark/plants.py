@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
-from escrowmq.store import checkpoint
-from escrowmq.store.disk import OsDisk
-from escrowmq.store.format import read
-from escrowmq.store.frames import CHECKSUM_AT, encode_records, read_frame
-from escrowmq.store.rows import QUEUE_ENTRY, STATE_ROW, Rows, sealed
+from escrowmq.store.checkpoint import checkpoint
+from escrowmq.store.disk.disk import OsDisk
+from escrowmq.store.disk.rows import QUEUE_ENTRY, STATE_ROW, Rows, sealed
+from escrowmq.store.log.frames import CHECKSUM_AT, encode_records, read_frame
+from escrowmq.store.recovery.format import read
 from escrowmq.transaction.records import Record
 
 CHANGE_BYTES = 4

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from escrowmq.client.ledger_table import SqlLedger
-from escrowmq.client.own_calls import OwnCalls
+from escrowmq.client.ledger.table import SqlLedger
+from escrowmq.client.network.native_calls import NativeCalls
 from escrowmq.pipeline.ledger_config import LedgerConfig
 from escrowmq.pipeline.settle.ledgers import Ledgers
 from escrowmq.pipeline.settle.settling import settle_round
-from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.own_headers import HoldManyHeader, ListTransactionsHeader
-from escrowmq.protocol.own_rows import SentInRow, TransactionRow
+from escrowmq.protocol.native.headers import HoldManyHeader, ListTransactionsHeader
+from escrowmq.protocol.native.requests import NativeCode
+from escrowmq.protocol.native.rows import SentInRow, TransactionRow
 from escrowmq.testing import InProcessBroker
 
 if TYPE_CHECKING:
@@ -81,16 +81,16 @@ def hold(
         for one in ids
     ]
     header = HoldManyHeader(producer_group=group, ledger=ledger, allowed_ms=allowed_ms)
-    with OwnCalls(broker.broker_address) as calls:
-        answer = calls.call(OwnCode.HOLD_MANY, header, rows)
+    with NativeCalls(broker.broker_address) as calls:
+        answer = calls.call(NativeCode.HOLD_MANY, header, rows)
     assert not any(row.refused for row in answer.rows)
 
 
 def transactions(broker: InProcessBroker) -> dict[str, TransactionRow]:
     """Return the broker's row of each transaction, by id."""
     wanted = ListTransactionsHeader(states="prepared,committed,rolled_back,parked", with_ids=True)
-    with OwnCalls(broker.broker_address) as calls:
-        return {row.transaction_id: row for row in calls.rows(OwnCode.LIST_TRANSACTIONS, wanted)}
+    with NativeCalls(broker.broker_address) as calls:
+        return {row.transaction_id: row for row in calls.rows(NativeCode.LIST_TRANSACTIONS, wanted)}
 
 
 def states(broker: InProcessBroker) -> dict[str, int]:

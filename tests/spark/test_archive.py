@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from escrowmq.client.own_calls import OwnCalls
+from escrowmq.client.network.native_calls import NativeCalls
 from escrowmq.model.errors import EscrowError, RequestRefused
 from escrowmq.pipeline.archive import messages as archive_messages
 from escrowmq.pipeline.archive.messages import MessageStream
+from escrowmq.pipeline.archive.rounds import append_rounds
 from escrowmq.pipeline.archive.tasks import written_by
 from escrowmq.pipeline.lake.delta import Lake
 from escrowmq.pipeline.lake.tables import MESSAGES, QUARANTINE, SETTLE_ROUNDS, LakeTable
-from escrowmq.protocol.own import OwnCode
+from escrowmq.protocol.native.requests import NativeCode
 from escrowmq.testing import InProcessBroker
 from tests.spark.lakeside import Lakeside
 from tests.spark.topics import decide, hold, row
@@ -37,8 +38,8 @@ def send_poison(side: Lakeside, body: bytes = b"not compressed at all") -> None:
     """Send a message that is flagged as compressed but is not."""
     poison = row(body)
     fields = {name: getattr(poison, name) for name in poison.__struct_fields__}
-    with OwnCalls(side.broker.broker_address) as calls:
-        calls.call(OwnCode.SEND_MANY, rows=[type(poison)(**{**fields, "sys_flag": 1})])
+    with NativeCalls(side.broker.broker_address) as calls:
+        calls.call(NativeCode.SEND_MANY, rows=[type(poison)(**{**fields, "sys_flag": 1})])
 
 
 def test_committed_messages_are_archived_once_across_restarts(side: Lakeside) -> None:
@@ -241,10 +242,7 @@ def test_a_stream_of_a_service_that_ends_is_begun_again(
 
 
 def test_rounds_of_settling_are_told_with_all_their_facts(side: Lakeside) -> None:
-    archive = side.archiving(interval_ms=200)
-    try:
-        archive.run([{"started_at_ms": 1_793_491_200_000, "seen": 5, "away": ["b:1"]}])
-    finally:
-        archive.rest()
+    facts = {"started_at_ms": 1_793_491_200_000, "seen": 5, "away": ["b:1"]}
+    append_rounds(side.lake, [facts])
     rows = side.rows(SETTLE_ROUNDS, "started_at_ms", "seen", "parked", "detail")
     assert rows == [(1_793_491_200_000, 5, None, '{"away":["b:1"]}')]

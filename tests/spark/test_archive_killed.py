@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from escrowmq.client.own_calls import OwnCalls
+from escrowmq.client.network.native_calls import NativeCalls
 from escrowmq.pipeline.archive import events as archive_events
 from escrowmq.pipeline.archive import messages as archive_messages
 from escrowmq.pipeline.archive.tasks import written_by
 from escrowmq.pipeline.lake.tables import TRANSACTIONS
-from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.own_headers import LogRangeHeader
+from escrowmq.protocol.native.headers import LogRangeHeader
+from escrowmq.protocol.native.requests import NativeCode
 from escrowmq.testing import InProcessBroker
 from tests.interop.child import Child
 from tests.spark.archive_driver import STEPS
@@ -49,8 +49,8 @@ def expect(side: Lakeside, count: int) -> None:
     """Assert that the lake has this many of both, each once, with all their events."""
     bodies = [b"%d %s" % (one, how) for one in range(count) for how in (b"held", b"sent")]
     assert side.bodies() == bodies
-    with OwnCalls(side.broker.broker_address) as calls:
-        events = list(calls.rows(OwnCode.LIST_EVENTS, LogRangeHeader()))
+    with NativeCalls(side.broker.broker_address) as calls:
+        events = list(calls.rows(NativeCode.LIST_EVENTS, LogRangeHeader()))
     told = [(one.log_offset, one.event, one.head) for one in events]
     assert len(told) == 3 * count
     assert side.rows(TRANSACTIONS, "log_offset", "event", "head") == sorted(told)

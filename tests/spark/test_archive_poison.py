@@ -13,23 +13,23 @@ import pytest
 
 from escrowmq.model.clock import SystemClock
 from escrowmq.model.errors import RequestRefused
-from escrowmq.model.message import Message
+from escrowmq.model.message import SentMessage
+from escrowmq.model.resolution import Resolution
 from escrowmq.pipeline.archive.messages import MessageStream
 from escrowmq.pipeline.data_source import EscrowSource
 from escrowmq.pipeline.lake.delta import Lake
 from escrowmq.pipeline.lake.tables import MESSAGES, QUARANTINE, LakeTable
 from escrowmq.pipeline.service import jobs
-from escrowmq.pipeline.service.lanes import Done
+from escrowmq.pipeline.service.lanes import WorkDone
 from escrowmq.pipeline.service.telemetry import Telemetry
-from escrowmq.pipeline.source.bodies import INFLATED_BYTES_MAX
-from escrowmq.protocol.limits import BODY_BYTES_MAX
+from escrowmq.protocol.message.compression import INFLATED_BYTES_MAX
+from escrowmq.protocol.message.limits import BODY_BYTES_MAX
 from escrowmq.store.config import StoreConfig
-from escrowmq.store.disk import OsDisk
-from escrowmq.store.recovery import open_store
+from escrowmq.store.disk.disk import OsDisk
+from escrowmq.store.recovery.recovery import open_store
 from escrowmq.testing import InProcessBroker
-from escrowmq.transaction.commands import End, Held, Prepare
+from escrowmq.transaction.commands import End, HoldReply, Prepare
 from escrowmq.transaction.policy import CheckPolicy
-from escrowmq.transaction.states import Resolution
 from tests.spark.lakeside import Lakeside
 from tests.spark.topics import row, send
 from tests.unit.logged import event_of
@@ -46,7 +46,7 @@ UNHEARD_OF = 1 | 7 << 8
 def store_odd(place: Path) -> None:
     """Store a message with invalid UTF-8 properties: brokers refuse it, but disks may have it."""
     place.mkdir(parents=True)
-    odd = Message(
+    odd = SentMessage(
         topic="orders",
         queue_id=0,
         body=b"odd",
@@ -56,7 +56,7 @@ def store_odd(place: Path) -> None:
     store, _ = open_store(OsDisk(place), StoreConfig(durability="os"), CheckPolicy(), HOST)
     now_ms = SystemClock().now_ms()
     held = store.execute(Prepare(group="shop", transaction_id="t", messages=(odd,)), now_ms).reply
-    assert isinstance(held, Held)
+    assert isinstance(held, HoldReply)
     ending = End(half_offset=held.half_offset, resolution=Resolution.COMMIT, by="somebody")
     store.execute(ending, now_ms)
     store.sync()
@@ -104,7 +104,7 @@ def test_each_kind_of_poison_is_kept_with_its_problem_and_the_stream_goes_on(
     told = [record for record in caplog.records if event_of(record) == "messages_quarantined"]
     assert [vars(record)["message_count"] for record in told] == [5]
     telemetry = Telemetry(master="local[2]", started_at_ms=0)
-    telemetry.archive.end(Done("archive", result=jobs.facts_of(summary)), 0)
+    telemetry.archive.end(WorkDone("archive", result=jobs.facts_of(summary)), 0)
     assert "\nescrowmq_pipeline_archive_rows_quarantine_total 5\n" in telemetry.metrics()
     # Later messages are archived as usual.
     side.send(b"last")

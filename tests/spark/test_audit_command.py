@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from escrowmq.cli.audit_command import INCOMPLETE, VIOLATED
+from escrowmq.cli.lake.audit_command import INCOMPLETE, VIOLATED
 from escrowmq.cli.main import main
-from escrowmq.pipeline.audit.findings import Compared
+from escrowmq.pipeline.audit.findings import ComparedEvidence
 from tests.spark.audit_shop import PAID, Shop, opened_shop
 from tests.unit.cli.schema_check import checked
 
@@ -42,7 +42,9 @@ def configured(shop: Shop, folder: Path, **more: str) -> Path:
     return file
 
 
-def comparison(report: dict[str, Any], compared: Compared, which: str = "") -> dict[str, Any]:
+def comparison(
+    report: dict[str, Any], compared: ComparedEvidence, which: str = ""
+) -> dict[str, Any]:
     (found,) = [
         one
         for one in report["comparisons"]
@@ -111,19 +113,19 @@ def test_what_cannot_be_compared_is_said_and_is_no_proof(
         assert report["findings"] == []
         assert report["has_failed"] is True
         reasons = {
-            (Compared.LAKE, ""): "lake_missing",
-            (Compared.LEDGER, "gone"): "ledger_unreachable",
-            (Compared.LEDGER, "bare"): "ledger_unreachable",
-            (Compared.LEDGER, "away"): "ledger_unreachable",
-            (Compared.BUSINESS, "no_orders"): "business_table_unreadable",
+            (ComparedEvidence.LAKE, ""): "lake_missing",
+            (ComparedEvidence.LEDGER, "gone"): "ledger_unreachable",
+            (ComparedEvidence.LEDGER, "bare"): "ledger_unreachable",
+            (ComparedEvidence.LEDGER, "away"): "ledger_unreachable",
+            (ComparedEvidence.BUSINESS, "no_orders"): "business_table_unreadable",
         }
         for (compared, which), reason in reasons.items():
             one = comparison(report, compared, which)
             assert one["is_failed"], one
             assert one["not_compared"].startswith(reason), one
         # The other parts were compared anyway.
-        assert comparison(report, Compared.LEDGER, "shop")["counts"]["rows"] == 1
-        assert comparison(report, Compared.RECORDS)["counts"]["transactions"] == 2
+        assert comparison(report, ComparedEvidence.LEDGER, "shop")["counts"]["rows"] == 1
+        assert comparison(report, ComparedEvidence.RECORDS)["counts"]["transactions"] == 2
         assert run(*asked, "-o", "csv") == INCOMPLETE
         assert "comparison,lake,,FAILED,," in capsys.readouterr().out
 
@@ -141,9 +143,9 @@ def test_what_was_not_asked_for_is_named_and_does_no_harm(
             if one["not_compared"]
         }
         assert left_out == {
-            Compared.LAKE: "no lake was given",
-            Compared.LEDGER: "no ledger is in the config",
-            Compared.BUSINESS: "no table was given",
+            ComparedEvidence.LAKE: "no lake was given",
+            ComparedEvidence.LEDGER: "no ledger is in the config",
+            ComparedEvidence.BUSINESS: "no table was given",
         }
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from escrowmq.pipeline.audit.findings import Compared, Finding, Kind
+from escrowmq.pipeline.audit.findings import Breach, ComparedEvidence, FindingName
 from escrowmq.pipeline.audit.job import run_audit
 from escrowmq.pipeline.lake.tables import MESSAGES, TRANSACTIONS, LakeTable
 from tests.spark.audit_shop import Shop, opened_shop
@@ -22,57 +22,65 @@ MINUTE_MS = 60_000
 
 #: The lie -> what the audit finds: the finding, its kind, and the name in its case.
 LIES = {
-    "the lake lost a message": (Finding.LAKE_MESSAGE_MISSING, Kind.LOST, "lake-lost"),
-    "the lake has a message twice": (Finding.LAKE_MESSAGE_DOUBLED, Kind.DOUBLED, "lake-twice"),
+    "the lake lost a message": (FindingName.LAKE_MESSAGE_MISSING, Breach.LOST, "lake-lost"),
+    "the lake has a message twice": (
+        FindingName.LAKE_MESSAGE_DOUBLED,
+        Breach.DOUBLED,
+        "lake-twice",
+    ),
     "the lake has a message that never was": (
-        Finding.LAKE_MESSAGE_UNKNOWN,
-        Kind.PHANTOM,
+        FindingName.LAKE_MESSAGE_UNKNOWN,
+        Breach.PHANTOM,
         "queue 0, offset 1000",
     ),
-    "the lake lost a decision": (Finding.LAKE_DECISION_MISSING, Kind.LOST, "no-event"),
-    "the lake has a decision twice": (Finding.LAKE_DECISION_DOUBLED, Kind.DOUBLED, "two-events"),
+    "the lake lost a decision": (FindingName.LAKE_DECISION_MISSING, Breach.LOST, "no-event"),
+    "the lake has a decision twice": (
+        FindingName.LAKE_DECISION_DOUBLED,
+        Breach.DOUBLED,
+        "two-events",
+    ),
     "the lake has a decision that nobody made": (
-        Finding.LAKE_DECISION_UNKNOWN,
-        Kind.PHANTOM,
+        FindingName.LAKE_DECISION_UNKNOWN,
+        Breach.PHANTOM,
         "undecided",
     ),
     "the lake has the opposite decision": (
-        Finding.LAKE_CONTRADICTS,
-        Kind.CONTRADICTORY,
+        FindingName.LAKE_CONTRADICTS,
+        Breach.CONTRADICTORY,
         "other-event",
     ),
     "the ledger says the opposite": (
-        Finding.LEDGER_CONTRADICTS,
-        Kind.CONTRADICTORY,
+        FindingName.LEDGER_CONTRADICTS,
+        Breach.CONTRADICTORY,
         "ledger-contradicts",
     ),
-    "the ledger lost a row": (Finding.LEDGER_ROW_MISSING, Kind.PHANTOM, "ledger-without-row"),
+    "the ledger lost a row": (FindingName.LEDGER_ROW_MISSING, Breach.PHANTOM, "ledger-without-row"),
     "the broker lost a transaction that the ledger has": (
-        Finding.LEDGER_ROW_UNKNOWN,
-        Kind.LOST,
+        FindingName.LEDGER_ROW_UNKNOWN,
+        Breach.LOST,
         "ledger-only",
     ),
     "an order has no message": (
-        Finding.BUSINESS_ROW_WITHOUT_MESSAGE,
-        Kind.LOST,
+        FindingName.BUSINESS_ROW_WITHOUT_MESSAGE,
+        Breach.LOST,
         "orders.id = unsent",
     ),
     "an order has two messages": (
-        Finding.BUSINESS_ROW_WITH_SEVERAL,
-        Kind.DOUBLED,
+        FindingName.BUSINESS_ROW_WITH_SEVERAL,
+        Breach.DOUBLED,
         "orders.id = sent-twice",
     ),
     "a message has no order": (
-        Finding.MESSAGE_WITHOUT_BUSINESS_ROW,
-        Kind.PHANTOM,
+        FindingName.MESSAGE_WITHOUT_BUSINESS_ROW,
+        Breach.PHANTOM,
         "its key is made-up",
     ),
     "a group has read what never was": (
-        Finding.OFFSET_BEYOND_END,
-        Kind.CONTRADICTORY,
+        FindingName.OFFSET_BEYOND_END,
+        Breach.CONTRADICTORY,
         "group ahead",
     ),
-    "a group does not go on": (Finding.CONSUMER_STUCK, Kind.STUCK, "group asleep"),
+    "a group does not go on": (FindingName.CONSUMER_STUCK, Breach.STUCK, "group asleep"),
 }
 
 
@@ -155,7 +163,7 @@ def test_nothing_else_is_found(lied: tuple[Shop, AuditReport]) -> None:
 
 def test_everything_was_compared(lied: tuple[Shop, AuditReport]) -> None:
     _, report = lied
-    assert {one.compared for one in report.comparisons} == set(Compared)
+    assert {one.compared for one in report.comparisons} == set(ComparedEvidence)
     assert [one for one in report.comparisons if one.not_compared] == []
     assert not report.has_failed
 
@@ -163,10 +171,10 @@ def test_everything_was_compared(lied: tuple[Shop, AuditReport]) -> None:
 def test_it_is_told_what_was_compared(lied: tuple[Shop, AuditReport]) -> None:
     shop, report = lied
     by_name = {one.compared: one for one in report.comparisons}
-    assert by_name[Compared.BUSINESS].counts == {"rows": 4, "messages": 4}
-    assert by_name[Compared.BUSINESS].which == "orders"
-    assert by_name[Compared.LEDGER].counts == {"ledgers": 1, "rows": 5, "transactions": 5}
-    assert by_name[Compared.LEDGER].which == "shop"
-    (swept,) = by_name[Compared.LEDGER].notes
-    assert swept.startswith(f"{shop.ledger}: 1 committed transactions have no row any more")
-    assert by_name[Compared.CONSUMERS].counts == {"groups": 3, "queues": 3}
+    assert by_name[ComparedEvidence.BUSINESS].counts == {"rows": 4, "messages": 4}
+    assert by_name[ComparedEvidence.BUSINESS].which == "orders"
+    assert by_name[ComparedEvidence.LEDGER].counts == {"ledgers": 1, "rows": 5, "transactions": 5}
+    assert by_name[ComparedEvidence.LEDGER].which == "shop"
+    (swept,) = by_name[ComparedEvidence.LEDGER].notes
+    assert swept.startswith(f"{shop.ledger}: 1 committed transactions no longer have a row")
+    assert by_name[ComparedEvidence.CONSUMERS].counts == {"groups": 3, "queues": 3}

@@ -14,9 +14,9 @@ import pytest
 from escrowmq.model.errors import RequestRefused
 from escrowmq.pipeline.audit.business import BusinessTable
 from escrowmq.pipeline.audit.business_events import BusinessEvent, business_event
-from escrowmq.pipeline.audit.compare import Work
+from escrowmq.pipeline.audit.compare import AuditRun
 from escrowmq.pipeline.audit.compare_business import compare_business
-from escrowmq.pipeline.audit.findings import Finding
+from escrowmq.pipeline.audit.findings import FindingName
 from escrowmq.pipeline.audit.joins import NAME
 from escrowmq.pipeline.audit.pins import take_pins
 from escrowmq.pipeline.views.facts import DETAIL
@@ -52,7 +52,7 @@ def found(spark: SparkSession, shop: Shop, *events: BusinessEvent, **more: str) 
     """Return the findings by name."""
     table = BusinessTable(url=shop.url, table="orders", key="id", events=events, **more)
     pins = take_pins([shop.broker.broker_address])
-    outcome = compare_business(Work(spark, shop.request(lake="", business=table), pins))
+    outcome = compare_business(AuditRun(spark, shop.request(lake="", business=table), pins))
     return {row[NAME]: row[DETAIL] for row in outcome.found.collect()}
 
 
@@ -78,17 +78,17 @@ def test_each_event_of_a_row_is_held_against_its_own_messages(
         tell(shop, "unpaid", "paid")
         told = found(spark, shop, *events)
         assert told == {
-            Finding.BUSINESS_ROW_WITHOUT_MESSAGE.value: (
+            FindingName.BUSINESS_ROW_WITHOUT_MESSAGE.value: (
                 f"orders.id = paid-in-silence; event {paid}; 1 rows, 0 messages"
             ),
-            Finding.BUSINESS_ROW_WITH_SEVERAL.value: (
+            FindingName.BUSINESS_ROW_WITH_SEVERAL.value: (
                 f"orders.id = created-twice; event {created}; 1 rows, 2 messages"
             ),
-            Finding.MESSAGE_WITHOUT_BUSINESS_ROW.value: told[
-                Finding.MESSAGE_WITHOUT_BUSINESS_ROW.value
+            FindingName.MESSAGE_WITHOUT_BUSINESS_ROW.value: told[
+                FindingName.MESSAGE_WITHOUT_BUSINESS_ROW.value
             ],
         }
-        phantom = told[Finding.MESSAGE_WITHOUT_BUSINESS_ROW.value]
+        phantom = told[FindingName.MESSAGE_WITHOUT_BUSINESS_ROW.value]
         assert f"event {paid}; its key is unpaid" in phantom
 
 
@@ -100,7 +100,7 @@ def test_events_are_told_apart_where_the_key_is_a_property_too(
         order(shop, "paid-in-silence", "created", paid=True)
         told = found(spark, shop, CREATED, PAID_EVENT, message_key="property:order")
         assert told == {
-            Finding.BUSINESS_ROW_WITHOUT_MESSAGE.value: (
+            FindingName.BUSINESS_ROW_WITHOUT_MESSAGE.value: (
                 "orders.id = paid-in-silence; event tag:paid; 1 rows, 0 messages"
             )
         }
@@ -111,8 +111,10 @@ def test_a_topic_that_no_broker_has_is_noted(spark: SparkSession, tmp_path: Path
         order(shop, "whole", "created", paid=True)
         business = BusinessTable(url=shop.url, table="orders", key="id")
         request = shop.request(lake="", business=business, topics=("ordres",))
-        outcome = compare_business(Work(spark, request, take_pins([shop.broker.broker_address])))
-        assert outcome.notes == ["no broker has the topic ordres: is it right?"]
+        outcome = compare_business(
+            AuditRun(spark, request, take_pins([shop.broker.broker_address]))
+        )
+        assert outcome.notes == ["no broker has the topic ordres; check its spelling"]
 
 
 def test_an_event_is_given_as_text() -> None:
@@ -160,7 +162,7 @@ def test_the_command_takes_events_and_tells_nothing_of_other_topics(
         assert "data_lost" not in done.stderr + done.stdout
         assert done.returncode == 1, done.stderr
         (only,) = json.loads(done.stdout)["findings"]
-        assert only["name"] == Finding.BUSINESS_ROW_WITHOUT_MESSAGE
+        assert only["name"] == FindingName.BUSINESS_ROW_WITHOUT_MESSAGE
         assert [case["detail"] for case in only["cases"]] == [
             "orders.id = paid-in-silence; event tag:paid; 1 rows, 0 messages"
         ]

@@ -7,7 +7,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from escrowmq.pipeline.audit import joins as audit
-from escrowmq.pipeline.audit.findings import Finding
+from escrowmq.pipeline.audit.findings import FindingName
 from escrowmq.pipeline.audit.ranges import COUNT, FINDING, PART_OF, fold_ranges
 from escrowmq.pipeline.audit.records import within_horizon
 
@@ -128,7 +128,7 @@ def by_ranges(spark: SparkSession, worlds: list[World], range_halves: int) -> Fo
 
 def key_of(row: Row) -> tuple[str, str, int]:
     # A request in two ranges is judged piece by piece, but its transaction is judged once.
-    is_of_parts = row.name == Finding.DECIDED_IN_PART
+    is_of_parts = row.name == FindingName.DECIDED_IN_PART
     return row.name, row.broker_name, row.head if is_of_parts else row.half_offset
 
 

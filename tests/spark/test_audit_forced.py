@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from escrowmq.client.janitor import Confirmed
-from escrowmq.client.ledger_checks import Outcome
-from escrowmq.client.ledger_table import SqlLedger
-from escrowmq.client.outgoing import Resolution
-from escrowmq.client.own_calls import OwnCalls
-from escrowmq.client.settle_by_hand import settle_by_hand
-from escrowmq.pipeline.audit.compare import Work, compare_records
-from escrowmq.pipeline.audit.findings import Compared, Finding, Kind
+from escrowmq.client.ledger.checks import LedgerOutcome
+from escrowmq.client.ledger.janitor import Confirmed
+from escrowmq.client.ledger.table import SqlLedger
+from escrowmq.client.network.native_calls import NativeCalls
+from escrowmq.client.producer.decide_by_hand import decide_by_hand
+from escrowmq.model.resolution import Resolution
+from escrowmq.pipeline.audit.compare import AuditRun, compare_records
+from escrowmq.pipeline.audit.findings import Breach, ComparedEvidence, FindingName
 from escrowmq.pipeline.audit.job import run_audit
 from escrowmq.pipeline.audit.joins import NAME
 from escrowmq.pipeline.audit.pins import take_pins
 from escrowmq.pipeline.views.facts import DETAIL, HALF_OFFSET
-from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.own_hand_headers import SettleHeader
+from escrowmq.protocol.native.operator_headers import DecideByHandHeader
+from escrowmq.protocol.native.requests import NativeCode
 from escrowmq.transaction.policy import HOUR_MS
 from tests.spark.audit_shop import Shop, opened_shop
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 def settle(shop: Shop, name: str, resolution: Resolution, *, force: bool, reason: str) -> None:
     """Settle as ``escrowmq txn commit`` and ``rollback`` do."""
-    with OwnCalls(shop.broker.broker_address) as calls:
-        settle_by_hand(
+    with NativeCalls(shop.broker.broker_address) as calls:
+        decide_by_hand(
             calls,
             {shop.ledger: SqlLedger(shop.url)},
             transaction_id=name,
@@ -60,14 +60,14 @@ def test_a_forced_ghost_commit_is_found_after_a_janitor_sweep(
         settle(shop, "agreed", Resolution.COMMIT, force=False, reason="I was forced; the ledger")
         shop.broker.advance(ms=2 * HOUR_MS)
         swept = SqlLedger(shop.url).sweep(
-            lambda ids: Confirmed(dict.fromkeys(ids, Outcome.COMMITTED), ())
+            lambda ids: Confirmed(dict.fromkeys(ids, LedgerOutcome.COMMITTED), ())
         )
         assert swept == 3
         request = replace(shop.request(), lake="", business=None)
         report = run_audit(spark, request)
-        assert [one.name for one in report.findings] == [Finding.DECIDED_BY_FORCE]
+        assert [one.name for one in report.findings] == [FindingName.DECIDED_BY_FORCE]
         (listed,) = report.findings
-        assert (listed.kind, listed.compared) == (Kind.FORCED, Compared.RECORDS)
+        assert (listed.kind, listed.compared) == (Breach.FORCED, ComparedEvidence.RECORDS)
         assert [case.half_offset for case in listed.cases] == [
             shop.day.heads["ghost"],
             shop.day.heads["several"],
@@ -89,16 +89,16 @@ def test_a_decision_that_an_older_program_forced_is_found_by_its_text(
         for name in ("older", "by-hand"):
             shop.day.hold(name, ledger=shop.ledger)
         reasons = {"older": "seen (forced; the ledger said absent)", "by-hand": "(forced) to"}
-        with OwnCalls(shop.broker.broker_address) as calls:
+        with NativeCalls(shop.broker.broker_address) as calls:
             for name, reason in reasons.items():
-                header = SettleHeader(
+                header = DecideByHandHeader(
                     half_offset=shop.day.heads[name], by="ops", resolution="commit", reason=reason
                 )
-                calls.call(OwnCode.SETTLE, header)
+                calls.call(NativeCode.DECIDE_BY_HAND, header)
         pins = take_pins([shop.broker.broker_address])
         request = replace(shop.request(), is_plain=is_plain)
-        rows = compare_records(Work(spark, request, pins)).found.collect()
+        rows = compare_records(AuditRun(spark, request, pins)).found.collect()
         assert [(row[NAME], row[HALF_OFFSET]) for row in rows] == [
-            (Finding.DECIDED_BY_FORCE.value, shop.day.heads["older"])
+            (FindingName.DECIDED_BY_FORCE.value, shop.day.heads["older"])
         ]
         assert "the ledger said absent" in rows[0][DETAIL]

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from escrowmq.model.errors import RequestRefused
-from escrowmq.pipeline.audit.compare import Outcome, Work
+from escrowmq.pipeline.audit.compare import AuditRun, ComparisonResult
 from escrowmq.pipeline.audit.compare_lake import compare_lake
-from escrowmq.pipeline.audit.findings import Compared, Finding
+from escrowmq.pipeline.audit.findings import ComparedEvidence, FindingName
 from escrowmq.pipeline.audit.job import run_audit
 from escrowmq.pipeline.audit.joins import NAME
 from escrowmq.pipeline.audit.pins import take_pins
@@ -46,18 +46,18 @@ def fill(shop: Shop, topic: str) -> None:
     shop.day.heads[name] = day.heads[name]
 
 
-def compared(spark: SparkSession, shop: Shop) -> Outcome:
+def compared(spark: SparkSession, shop: Shop) -> ComparisonResult:
     """Compare the lake with the broker."""
     pins = take_pins([shop.broker.broker_address])
-    return compare_lake(Work(spark, shop.request(), pins))
+    return compare_lake(AuditRun(spark, shop.request(), pins))
 
 
-def places(outcome: Outcome) -> list[tuple[str, str]]:
+def places(outcome: ComparisonResult) -> list[tuple[str, str]]:
     """Return the name of each finding and its place in a queue."""
     return [(row[NAME], row[DETAIL].partition(";")[0]) for row in outcome.found.collect()]
 
 
-def heads(outcome: Outcome) -> set[tuple[str, int]]:
+def heads(outcome: ComparisonResult) -> set[tuple[str, int]]:
     """Return the name of each finding and its transaction."""
     return {(row[NAME], row[HALF_OFFSET]) for row in outcome.found.collect()}
 
@@ -84,7 +84,7 @@ def test_rows_deleted_from_the_lake_are_missed(lied: list[tuple[str, str]], lie:
 
 
 def test_nothing_else_is_missed(lied: list[tuple[str, str]]) -> None:
-    assert {name for name, _ in lied} == {Finding.LAKE_MESSAGE_MISSING.value}
+    assert {name for name, _ in lied} == {FindingName.LAKE_MESSAGE_MISSING.value}
     assert len(lied) == sum(len(missed) for _, missed in LIES.values())
 
 
@@ -114,7 +114,7 @@ def test_life_lines_deleted_from_the_lake_are_missed(
         which, missed = LIFE_LINES[lie]
         shop.lake.open(TRANSACTIONS).delete(which.format(second=second))
         assert heads(compared(spark, shop)) == {
-            (Finding.LAKE_DECISION_MISSING.value, shop.day.heads[name]) for name in missed
+            (FindingName.LAKE_DECISION_MISSING.value, shop.day.heads[name]) for name in missed
         }
 
 
@@ -143,7 +143,7 @@ def test_what_the_lakes_own_retention_deleted_is_not_missed(
         assert places(compared(spark, shop)) == []
         shop.lake.open(MESSAGES).delete("topic = 'new' AND queue_id = 0 AND queue_offset = 0")
         assert places(compared(spark, shop)) == [
-            (Finding.LAKE_MESSAGE_MISSING.value, "new, queue 0, offset 0")
+            (FindingName.LAKE_MESSAGE_MISSING.value, "new, queue 0, offset 0")
         ]
 
 
@@ -167,8 +167,8 @@ def test_the_archive_records_what_an_older_one_has_archived(
         assert outcome.unproved == ""
         names = {name for name, _ in heads(outcome)}
         assert names == {
-            Finding.LAKE_MESSAGE_MISSING.value,
-            Finding.LAKE_DECISION_MISSING.value,
+            FindingName.LAKE_MESSAGE_MISSING.value,
+            FindingName.LAKE_DECISION_MISSING.value,
         }
 
 
@@ -181,7 +181,7 @@ def test_a_lake_without_a_recorded_position_is_no_proof_until_the_archive_has_ru
             shop.lake.open(table)
         report = run_audit(spark, shop.request(business=None))
         assert report.findings == []
-        (lake,) = [one for one in report.comparisons if one.compared is Compared.LAKE]
+        (lake,) = [one for one in report.comparisons if one.compared is ComparedEvidence.LAKE]
         assert lake.not_compared.startswith("the archive has not recorded its position")
         assert report.has_failed
         shop.archive()

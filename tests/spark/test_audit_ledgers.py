@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from escrowmq.client.ledger_table import SqlLedger
+from escrowmq.client.ledger.table import SqlLedger
 from escrowmq.pipeline.audit.compare_ledgers import find_ledgers
 from escrowmq.pipeline.audit.ledger import ROWS, judged, without_swept
 

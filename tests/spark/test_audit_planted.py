@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from escrowmq.client.own_calls import OwnCalls
+from escrowmq.client.network.native_calls import NativeCalls
 from escrowmq.pipeline.audit.compare import AuditRequest
-from escrowmq.pipeline.audit.findings import Finding, Kind
+from escrowmq.pipeline.audit.findings import Breach, FindingName
 from escrowmq.pipeline.audit.job import run_audit
-from escrowmq.protocol.own import OwnCode
+from escrowmq.protocol.native.requests import NativeCode
 from escrowmq.testing import InProcessBroker
 from escrowmq.transaction.policy import HOUR_MS, CheckPolicy
 from escrowmq.transaction.records import NEVER, Decided, Record
@@ -24,56 +24,56 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from escrowmq.pipeline.audit.report import AuditReport
-    from escrowmq.store.rows import Rows
+    from escrowmq.store.disk.rows import Rows
 
 #: The lie -> what the audit finds: the finding, its kind, and the transaction.
 LIES = {
     "an op record says the opposite": [
-        (Finding.TABLE_CONTRADICTS, Kind.CONTRADICTORY, "flipped-op"),
-        (Finding.VISIBLE_NOT_COMMITTED, Kind.PHANTOM, "flipped-op"),
+        (FindingName.TABLE_CONTRADICTS, Breach.CONTRADICTORY, "flipped-op"),
+        (FindingName.VISIBLE_NOT_COMMITTED, Breach.PHANTOM, "flipped-op"),
     ],
     "the state table says the opposite": [
-        (Finding.TABLE_CONTRADICTS, Kind.CONTRADICTORY, "flipped-row"),
+        (FindingName.TABLE_CONTRADICTS, Breach.CONTRADICTORY, "flipped-row"),
     ],
     "the state table has forgotten a decision": [
-        (Finding.DECISION_FORGOTTEN, Kind.LOST, "forgotten"),
-        (Finding.UNDECIDED_TOO_LONG, Kind.STUCK, "forgotten"),
+        (FindingName.DECISION_FORGOTTEN, Breach.LOST, "forgotten"),
+        (FindingName.UNDECIDED_TOO_LONG, Breach.STUCK, "forgotten"),
     ],
     "the state table knows a decision that nobody made": [
-        (Finding.DECISION_WITHOUT_OP, Kind.PHANTOM, "made-up"),
+        (FindingName.DECISION_WITHOUT_OP, Breach.PHANTOM, "made-up"),
     ],
     "the state table lost a message of a request": [
-        (Finding.COUNT_DIFFERS, Kind.CONTRADICTORY, "shrunk"),
+        (FindingName.COUNT_DIFFERS, Breach.CONTRADICTORY, "shrunk"),
     ],
     "the state table lost a transaction": [
-        (Finding.HALF_NOT_IN_TABLE, Kind.LOST, "dropped"),
+        (FindingName.HALF_NOT_IN_TABLE, Breach.LOST, "dropped"),
     ],
     "a queue shows a message twice, in the place of another": [
-        (Finding.VISIBLE_TWICE, Kind.DOUBLED, "shown-twice"),
-        (Finding.COMMITTED_NOT_VISIBLE, Kind.LOST, "shown-never"),
+        (FindingName.VISIBLE_TWICE, Breach.DOUBLED, "shown-twice"),
+        (FindingName.COMMITTED_NOT_VISIBLE, Breach.LOST, "shown-never"),
     ],
     "a queue shows what was rolled back": [
-        (Finding.VISIBLE_NOT_COMMITTED, Kind.PHANTOM, "rolled-back"),
-        (Finding.COMMITTED_NOT_VISIBLE, Kind.LOST, "displaced"),
+        (FindingName.VISIBLE_NOT_COMMITTED, Breach.PHANTOM, "rolled-back"),
+        (FindingName.COMMITTED_NOT_VISIBLE, Breach.LOST, "displaced"),
     ],
     "an op record decides another transaction": [
-        (Finding.DECIDED_BOTH_WAYS, Kind.CONTRADICTORY, "decided-twice"),
-        (Finding.DECISION_WITHOUT_OP, Kind.PHANTOM, "left-out"),
-        (Finding.VISIBLE_NOT_COMMITTED, Kind.PHANTOM, "left-out"),
+        (FindingName.DECIDED_BOTH_WAYS, Breach.CONTRADICTORY, "decided-twice"),
+        (FindingName.DECISION_WITHOUT_OP, Breach.PHANTOM, "left-out"),
+        (FindingName.VISIBLE_NOT_COMMITTED, Breach.PHANTOM, "left-out"),
     ],
     "an op record cannot be read": [
-        (Finding.DECISION_WITHOUT_OP, Kind.PHANTOM, "damaged-op"),
-        (Finding.VISIBLE_NOT_COMMITTED, Kind.PHANTOM, "damaged-op"),
-        (Finding.UNREADABLE, Kind.LOST, ""),
+        (FindingName.DECISION_WITHOUT_OP, Breach.PHANTOM, "damaged-op"),
+        (FindingName.VISIBLE_NOT_COMMITTED, Breach.PHANTOM, "damaged-op"),
+        (FindingName.UNREADABLE, Breach.LOST, ""),
     ],
     "a half message's record cannot be read": [
-        (Finding.ROW_WITHOUT_HALF, Kind.PHANTOM, "damaged-half"),
-        (Finding.OP_WITHOUT_HALF, Kind.PHANTOM, "damaged-half"),
-        (Finding.VISIBLE_WITHOUT_HALF, Kind.PHANTOM, "damaged-half"),
-        (Finding.UNREADABLE, Kind.LOST, ""),
+        (FindingName.ROW_WITHOUT_HALF, Breach.PHANTOM, "damaged-half"),
+        (FindingName.OP_WITHOUT_HALF, Breach.PHANTOM, "damaged-half"),
+        (FindingName.VISIBLE_WITHOUT_HALF, Breach.PHANTOM, "damaged-half"),
+        (FindingName.UNREADABLE, Breach.LOST, ""),
     ],
     "nobody parks what is too old": [
-        (Finding.UNDECIDED_TOO_LONG, Kind.STUCK, "stuck"),
+        (FindingName.UNDECIDED_TOO_LONG, Breach.STUCK, "stuck"),
     ],
 }
 
@@ -114,9 +114,9 @@ def _hold(day: Day) -> None:
 
 def _places(day: Day) -> dict[str, tuple[int, int]]:
     """Return, by transaction, the log offsets of its half message and its decision."""
-    with OwnCalls(day.address) as calls:
-        halves = {row.head: row.log_offset for row in calls.rows(OwnCode.LIST_HALVES)}
-        ops = {row.head: row.log_offset for row in calls.rows(OwnCode.LIST_OPS)}
+    with NativeCalls(day.address) as calls:
+        halves = {row.head: row.log_offset for row in calls.rows(NativeCode.LIST_HALVES)}
+        ops = {row.head: row.log_offset for row in calls.rows(NativeCode.LIST_OPS)}
     return {name: (halves[head], ops.get(head, -1)) for name, head in day.heads.items()}
 
 

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from escrowmq.client.janitor import Confirmed
-from escrowmq.client.ledger_checks import Outcome
-from escrowmq.client.ledger_table import SqlLedger
-from escrowmq.model.message import Message
-from escrowmq.pipeline.audit.compare import Work
+from escrowmq.client.ledger.checks import LedgerOutcome
+from escrowmq.client.ledger.janitor import Confirmed
+from escrowmq.client.ledger.table import SqlLedger
+from escrowmq.model.message import SentMessage
+from escrowmq.pipeline.audit.compare import AuditRun
 from escrowmq.pipeline.audit.compare_business import compare_business
-from escrowmq.pipeline.audit.findings import Compared
+from escrowmq.pipeline.audit.findings import ComparedEvidence
 from escrowmq.pipeline.audit.job import run_audit
 from escrowmq.pipeline.audit.pins import take_pins
 from escrowmq.store.config import StoreConfig
-from escrowmq.store.disk import OsDisk
-from escrowmq.store.recovery import open_store
-from escrowmq.store.retention import retain
+from escrowmq.store.disk.disk import OsDisk
+from escrowmq.store.recovery.recovery import open_store
+from escrowmq.store.retention.retention import retain
 from escrowmq.transaction.commands import Append
 from escrowmq.transaction.policy import HOUR_MS, CheckPolicy
 from tests.spark.audit_day import live
@@ -79,7 +79,7 @@ def working(shop: Shop) -> Iterator[list[str]]:
 
 def all_compared(report: AuditReport) -> bool:
     compared = {one.compared for one in report.comparisons if not one.not_compared}
-    return compared == set(Compared)
+    return compared == set(ComparedEvidence)
 
 
 def test_a_busy_day_is_sound_while_the_broker_goes_on(spark: SparkSession, tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_what_retention_and_a_janitor_took_is_told_and_not_found(
         work(shop, "old-")
         shop.broker.advance(ms=2 * HOUR_MS)
         shop.archive()
-        committed = {"old-booked": Outcome.COMMITTED}
+        committed = {"old-booked": LedgerOutcome.COMMITTED}
         swept = SqlLedger(shop.url).sweep(
             lambda ids: Confirmed({one: committed[one] for one in ids if one in committed}, ())
         )
@@ -121,13 +121,13 @@ def test_what_retention_and_a_janitor_took_is_told_and_not_found(
         assert report.findings == []
         assert all_compared(report), report.comparisons
         notes = {one.compared: one.notes for one in report.comparisons}
-        assert "what retention has deleted is not compared" in notes[Compared.RECORDS][0]
+        assert "because retention deleted what is older" in notes[ComparedEvidence.RECORDS][0]
         # The lake has the messages that retention deleted.
-        assert notes[Compared.BUSINESS] == []
+        assert notes[ComparedEvidence.BUSINESS] == []
         pins = take_pins([shop.broker.broker_address])
-        without = compare_business(Work(spark, shop.request(lake=""), pins))
+        without = compare_business(AuditRun(spark, shop.request(lake=""), pins))
         assert without.found.count() == 0
-        assert without.notes[0].startswith("rows without a message are not told: retention has")
+        assert without.notes[0].startswith("rows without a message are not reported: retention has")
 
 
 def retain_all(data: Path, now_ms: int) -> None:
@@ -136,7 +136,7 @@ def retain_all(data: Path, now_ms: int) -> None:
     store, _ = open_store(OsDisk(data / "store"), config, CheckPolicy(), HOST)
     # Retention deletes only whole segments.
     for _ in range(2):
-        filling = Message(topic="orders", queue_id=0, body=b"x" * 4_096)
+        filling = SentMessage(topic="orders", queue_id=0, body=b"x" * 4_096)
         store.execute(Append(messages=(filling,)), now_ms)
         store.sync()
     retain(store, now_ms)

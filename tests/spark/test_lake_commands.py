@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from escrowmq.cli.main import main
-from escrowmq.client.own_calls import OwnCalls
+from escrowmq.client.network.native_calls import NativeCalls
 from escrowmq.pipeline.lake import replay as lake_replay
 from escrowmq.pipeline.lake.delta import Lake
 from escrowmq.pipeline.lake.query import plain
 from escrowmq.pipeline.lake.tables import MESSAGES
 from escrowmq.pipeline.sink.properties import _RESERVED
-from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.own_headers import ReadMessagesHeader
-from escrowmq.protocol.properties import parse_properties
+from escrowmq.protocol.message.properties import parse_properties
+from escrowmq.protocol.native.headers import ReadMessagesHeader
+from escrowmq.protocol.native.requests import NativeCode
 from escrowmq.testing import InProcessBroker
 from tests.unit.cli.schema_check import checked
 from tests.unit.pipeline.lake_rows import DAY_MS, MIDNIGHT_MS, message, rows_of
@@ -122,9 +122,9 @@ def broker() -> Iterator[InProcessBroker]:
 
 
 def visible(broker: InProcessBroker, queue_id: int) -> list[Any]:
-    with OwnCalls(broker.broker_address) as calls:
+    with NativeCalls(broker.broker_address) as calls:
         header = ReadMessagesHeader(topic="again", queue_id=queue_id)
-        return list(calls.rows(OwnCode.READ_MESSAGES, header))
+        return list(calls.rows(NativeCode.READ_MESSAGES, header))
 
 
 def order(broker: InProcessBroker, data: Path, *more: object) -> list[object]:
@@ -178,7 +178,7 @@ def test_another_id_is_another_replay_and_is_done_once(
 ) -> None:
     # Kill it after the publication, before the lake records it.
     with monkeypatch.context() as dying:
-        dying.setattr(lake_replay, "_done", lambda _: pytest.fail("killed"))
+        dying.setattr(lake_replay, "once", lambda *_: pytest.fail("killed"))
         with pytest.raises(pytest.fail.Exception):
             main(["lake", *map(str, order(broker, data, "--replay-id", "mine"))])
     capsys.readouterr()

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from escrowmq.client.consumer import Consumer
-from escrowmq.client.outgoing import Resolution
-from escrowmq.client.producer import Producer
+from escrowmq.client.consumer.consumer import Consumer
+from escrowmq.client.producer.producer import Producer
+from escrowmq.model.resolution import Resolution
 from escrowmq.pipeline.lake.query import query
 from escrowmq.testing import InProcessBroker
 from tests.spark.lakeside import Lakeside

@@ -11,20 +11,20 @@ from hypothesis import Phase, given, seed, settings
 from hypothesis import strategies as st
 from pyspark.sql import functions as F  # noqa: N812 -- the name that every Spark reader knows
 
-from escrowmq.pipeline.settle.rules import check_wait_column, due_column, label_column
+from escrowmq.pipeline.settle.rules import label_column
 from escrowmq.transaction.policy import CheckPolicy
 from escrowmq.transaction.rules import (
+    DUES,
     DUES_UNANSWERED,
     Due,
     HalfFacts,
     check_wait_ms,
     due,
-    first_check_at_ms,
 )
 from escrowmq.transaction.states import State
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 T = TypeVar("T")
 
@@ -135,7 +135,8 @@ def test_due_column_agrees_with_due(
     rows = make_rows()
     table = table_of(spark, rows)
     dues = [
-        due_column(columns_of(table), policy).alias(f"due_{n}") for n, policy in enumerate(POLICIES)
+        label_column(columns_of(table), policy, DUES).alias(f"due_{n}")
+        for n, policy in enumerate(POLICIES)
     ]
 
     answers = table.select(*Row._fields, *dues).collect()
@@ -166,6 +167,15 @@ def test_due_column_agrees_with_due_after_a_look_up_in_vain(spark: SparkSession)
         assert answer[-1] == due(half, policy, DUES_UNANSWERED).value, answer
 
 
+def least(column: Column, limit: int) -> Column:
+    return F.least(column, F.lit(limit))
+
+
+def whole(column: Column) -> Column:
+    # Truncates toward zero, as int() does.
+    return column.cast("bigint")
+
+
 @pytest.mark.parametrize("make_policies", [lambda: list(POLICIES), drawn_policies])
 def test_check_wait_column_agrees_with_check_wait_ms(
     spark: SparkSession, make_policies: Callable[[], list[CheckPolicy]]
@@ -174,7 +184,7 @@ def test_check_wait_column_agrees_with_check_wait_ms(
     counts = [*range(300), 2**15 - 1]
     table = table_of(spark, [Row(0, 0, 0, count, 0) for count in counts])
     waits = [
-        check_wait_column(table["checks_sent"], policy).alias(f"wait_{n}")
+        check_wait_ms(table["checks_sent"], policy, least=least, whole=whole).alias(f"wait_{n}")
         for n, policy in enumerate(policies)
     ]
 
@@ -187,12 +197,6 @@ def test_check_wait_column_agrees_with_check_wait_ms(
     }
 
 
-def test_the_first_check_is_the_same_sum(spark: SparkSession) -> None:
-    table = spark.range(1).select(F.lit(1_700_000_000_000).alias("stored_at_ms"))
-    answer = table.select(first_check_at_ms(table["stored_at_ms"], 6_000)).collect()
-    assert answer[0][0] == first_check_at_ms(1_700_000_000_000, 6_000)
-
-
 def test_a_half_without_a_next_check_gets_no_due_instead_of_a_guess(spark: SparkSession) -> None:
     """Facts must not be NULL; if one is, the result is NULL and fails the job."""
     half = HalfFacts(
@@ -202,5 +206,5 @@ def test_a_half_without_a_next_check_gets_no_due_instead_of_a_guess(spark: Spark
         checks_sent=F.lit(0),
         has_ledger=F.lit(0),
     )
-    answer = spark.range(1).select(due_column(half, CheckPolicy())).collect()
+    answer = spark.range(1).select(label_column(half, CheckPolicy(), DUES)).collect()
     assert answer[0][0] is None

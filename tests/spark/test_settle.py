@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from escrowmq import Producer, Resolution
-from escrowmq.client.own_calls import OwnCalls
+from escrowmq.client.network.native_calls import NativeCalls
 from escrowmq.model.errors import ProtocolViolation
 from escrowmq.pipeline.settle import stages
 from escrowmq.pipeline.settle.settling import settle_round
-from escrowmq.protocol.own import OwnCode
+from escrowmq.protocol.native.requests import NativeCode
 from escrowmq.testing import InProcessBroker
 from escrowmq.transaction.policy import CheckPolicy
 from escrowmq.transaction.rules import Due
@@ -225,6 +225,6 @@ def test_the_broker_hears_of_the_pipeline(spark: SparkSession, broker: InProcess
     hold(broker, ["a"], ledger="")
     broker.advance(seconds=300 * 3_600)
     settle(spark, broker)
-    with OwnCalls(broker.broker_address) as calls:
-        status = calls.call(OwnCode.STATUS).header
+    with NativeCalls(broker.broker_address) as calls:
+        status = calls.call(NativeCode.STATUS).header
     assert (status.pipeline_away_since_ms, status.parked) == (0, 1)

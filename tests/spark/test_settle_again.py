@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark import TaskContext
 
-from escrowmq.client.own_calls import OwnCalls
+from escrowmq.client.network.native_calls import NativeCalls
 from escrowmq.model.errors import Unavailable
 from escrowmq.pipeline.settle import plan, settling
 from escrowmq.pipeline.settle.tasks import SettleTask
-from escrowmq.pipeline.settle.verdicts import Verdicts
-from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.own_hand_headers import SettleHeader
+from escrowmq.pipeline.settle.verdicts import VerdictSender
+from escrowmq.protocol.native.operator_headers import DecideByHandHeader
+from escrowmq.protocol.native.requests import NativeCode
 from escrowmq.testing import InProcessBroker
 from tests.spark.settle_shop import LATE_S, Database, hold, ledgers, settle, states, visible
 
@@ -55,8 +55,8 @@ def many_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def is_settled(broker: InProcessBroker) -> bool:
     """Return whether everything is decided once, without a contradiction."""
-    with OwnCalls(broker.broker_address) as calls:
-        contradictions = calls.call(OwnCode.STATUS).header.contradictions
+    with NativeCalls(broker.broker_address) as calls:
+        contradictions = calls.call(NativeCode.STATUS).header.contradictions
     return states(broker) == EXPECTED and visible(broker) == THERE and not contradictions
 
 
@@ -72,9 +72,9 @@ class Dying:
         context = TaskContext.get()
         assert context is not None
         if context.attemptNumber() < self.attempts:
-            done, tell = 0, Verdicts._tell
+            done, tell = 0, VerdictSender._tell
 
-            def dying(verdicts: Verdicts, broker: str, batch: Any) -> None:  # noqa: ANN401 - Arrow's
+            def dying(verdicts: VerdictSender, broker: str, batch: Any) -> None:  # noqa: ANN401 - Arrow's
                 nonlocal done
                 if done >= self.requests:
                     raise RuntimeError("planted")
@@ -83,11 +83,11 @@ class Dying:
                 done += 1
                 dying(verdicts, broker, batch.slice(3))
 
-            Verdicts._tell = dying  # type: ignore[method-assign,assignment]
+            VerdictSender._tell = dying  # type: ignore[method-assign,assignment]
             try:
                 yield from self.task(batches)
             finally:
-                Verdicts._tell = tell  # type: ignore[method-assign]
+                VerdictSender._tell = tell  # type: ignore[method-assign]
         else:
             yield from self.task(batches)
 
@@ -103,11 +103,11 @@ class Overtaken:
 
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
         rows = list(batches)
-        header = SettleHeader(
+        header = DecideByHandHeader(
             transaction_id=self.transaction_id, resolution=self.resolution, reason="x", by="me"
         )
-        with OwnCalls(self.broker) as calls:
-            calls.call(OwnCode.SETTLE, header)
+        with NativeCalls(self.broker) as calls:
+            calls.call(NativeCode.DECIDE_BY_HAND, header)
         yield from self.task(iter(rows))
 
 
@@ -123,7 +123,7 @@ def test_a_verdict_on_what_has_moved_on_meanwhile_is_dropped(
 ) -> None:
     """The record's version is not the one in the verdict, so the first decision stays."""
     monkeypatch.setattr(
-        "escrowmq.pipeline.settle.tasks.SettleTask",
+        "escrowmq.pipeline.settle.plan.SettleTask",
         lambda known, sights: Overtaken(
             SettleTask(known, sights), broker.broker_address, THERE[0], resolution
         ),
@@ -131,8 +131,8 @@ def test_a_verdict_on_what_has_moved_on_meanwhile_is_dropped(
     done = settle(spark, broker, database)
     assert (done.stale, done.committed, done.rolled_back) == (1, COUNT // 2 - 1, COUNT // 2)
     assert states(broker)[THERE[0]] == (COMMITTED if resolution == "commit" else ROLLED_BACK)
-    with OwnCalls(broker.broker_address) as calls:
-        assert calls.call(OwnCode.STATUS).header.contradictions == contradictions
+    with NativeCalls(broker.broker_address) as calls:
+        assert calls.call(NativeCode.STATUS).header.contradictions == contradictions
 
 
 @pytest.mark.usefixtures("many_tasks")
@@ -161,7 +161,7 @@ def test_a_round_that_is_killed_in_the_middle_is_finished_by_the_next(
 ) -> None:
     with monkeypatch.context() as planted:
         planted.setattr(
-            "escrowmq.pipeline.settle.tasks.SettleTask",
+            "escrowmq.pipeline.settle.plan.SettleTask",
             lambda known, sights: Dying(SettleTask(known, sights), requests, attempts=99),
         )
         with pytest.raises(Unavailable, match=r"round_failed.*RuntimeError: planted"):
@@ -181,7 +181,7 @@ def test_a_task_that_is_tried_again_decides_what_is_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(
-        "escrowmq.pipeline.settle.tasks.SettleTask",
+        "escrowmq.pipeline.settle.plan.SettleTask",
         lambda known, sights: Dying(SettleTask(known, sights), 1, attempts=1),
     )
     done = settle(spark, broker, database)

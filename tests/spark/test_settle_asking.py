@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from escrowmq import Producer
-from escrowmq.client.own_calls import OwnCalls
+from escrowmq.client.network.native_calls import NativeCalls
 from escrowmq.pipeline.settle.settling import settle_round
-from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.own_headers import StatusAnswer
+from escrowmq.protocol.native.headers import StatusAnswer
+from escrowmq.protocol.native.requests import NativeCode
 from escrowmq.testing import InProcessBroker, ManualClock
 from escrowmq.transaction.policy import CheckPolicy
 from tests.spark.settle_shop import GROUP, Database, hold, ledgers, settle, states, transactions
@@ -22,7 +22,7 @@ from tests.unit.broker.wire import eventually
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from escrowmq.client.messages import Received
+    from escrowmq.client.messages.messages import Received
 
 PREPARED, ROLLED_BACK = 0, 2
 
@@ -111,8 +111,8 @@ def test_a_round_tells_the_broker_that_the_pipeline_is_there(
     """Even an idle round counts; otherwise the status shows since when the pipeline is away."""
 
     def away_since_ms() -> int:
-        with OwnCalls(broker.broker_address) as calls:
-            status = calls.call(OwnCode.STATUS).header
+        with NativeCalls(broker.broker_address) as calls:
+            status = calls.call(NativeCode.STATUS).header
         assert isinstance(status, StatusAnswer)
         return status.pipeline_away_since_ms
 

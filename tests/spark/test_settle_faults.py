@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from escrowmq.client.own_calls import OwnCalls
+from escrowmq.client.network.native_calls import NativeCalls
 from escrowmq.pipeline.settle.settling import settle_round
-from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.own_ledgers import LedgerRow
+from escrowmq.protocol.native.ledgers import LedgerRow
+from escrowmq.protocol.native.requests import NativeCode
 from escrowmq.testing import InProcessBroker
 from tests.ledger.conftest import postgres_server
 from tests.ledger.shops import Shop
@@ -109,8 +109,8 @@ class Case:
 
 def reported_ledgers(broker: InProcessBroker) -> list[LedgerRow]:
     """Return the rounds' reports to the broker."""
-    with OwnCalls(broker.broker_address) as calls:
-        return [row for row in calls.call(OwnCode.LIST_LEDGERS).rows if row.name]
+    with NativeCalls(broker.broker_address) as calls:
+        return [row for row in calls.call(NativeCode.LIST_LEDGERS).rows if row.name]
 
 
 def test_nothing_that_is_wrong_with_a_file_decides_anything(

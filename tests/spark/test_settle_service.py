@@ -19,7 +19,7 @@ from escrowmq.pipeline.lake.delta import Lake
 from escrowmq.pipeline.lake.tables import SETTLE_ROUNDS
 from escrowmq.pipeline.ledger_config import LedgerConfig
 from escrowmq.pipeline.service.jobs import SETTLE, SparkJobs
-from escrowmq.pipeline.service.service import Service
+from escrowmq.pipeline.service.service import PipelineService
 from escrowmq.testing import InProcessBroker
 from tests.spark.settle_shop import LATE_S, Database, hold, settle, states
 from tests.unit.broker.wire import eventually
@@ -48,7 +48,7 @@ def database(tmp_path: Path) -> Database:
 @contextmanager
 def serving(
     spark: SparkSession, broker: InProcessBroker, database: Database, folder: Path
-) -> Iterator[Service]:
+) -> Iterator[PipelineService]:
     """Run the service of ``escrowmq pipeline`` without archiving; it polls for news often."""
     config = PipelineConfig(
         brokers=broker.broker_address,
@@ -60,7 +60,7 @@ def serving(
         lake=str(folder / "lake"), checkpoints=str(folder / "c"), cache=folder / "cache"
     )
     jobs = SparkJobs(spark, config, places, {"shop": LedgerConfig(url=database.url)})
-    service = Service(config, jobs, clock=SystemClock())
+    service = PipelineService(config, jobs, clock=SystemClock())
     thread = threading.Thread(target=service.run)
     thread.start()
     try:

@@ -12,7 +12,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812
 
-from escrowmq.protocol.own import OwnCode
+from escrowmq.protocol.native.requests import NativeCode
 from escrowmq.testing import InProcessBroker
 from tests.spark.faulty_sink import FORMAT, FaultySink
 from tests.unit.pipeline.losing import LosingProxy
@@ -197,8 +197,8 @@ def test_an_abort_that_finds_nobody_does_not_hide_why(
 ) -> None:
     """The connection to the broker breaks at the commit."""
 
-    def loses(code: OwnCode, _: int) -> bool:
-        return code in (OwnCode.DECIDE_BATCH, OwnCode.LIST_TRANSACTIONS)
+    def loses(code: NativeCode, _: int) -> bool:
+        return code in (NativeCode.DECIDE_BATCH, NativeCode.LIST_TRANSACTIONS)
 
     with (
         LosingProxy(broker.broker_address, loses) as way,

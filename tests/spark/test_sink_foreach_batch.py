@@ -11,8 +11,8 @@ import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import functions as F  # noqa: N812
 
-from escrowmq.client.own_calls import OwnCalls
-from escrowmq.protocol.own import OwnCode
+from escrowmq.client.network.native_calls import NativeCalls
+from escrowmq.protocol.native.requests import NativeCode
 from escrowmq.testing import InProcessBroker
 
 if TYPE_CHECKING:
@@ -141,8 +141,8 @@ def test_an_empty_batch_is_recorded(
     first.add("a")
     second.add("a")
     first.run(lambda frame, batch: write(frame.limit(0), broker, batch))
-    with OwnCalls(broker.broker_address) as calls:
-        rows = list(calls.rows(OwnCode.LIST_BATCHES))
+    with NativeCalls(broker.broker_address) as calls:
+        rows = list(calls.rows(NativeCode.LIST_BATCHES))
     assert [row.batch_name for row in rows] == ["0"]
     with pytest.raises(StreamingQueryException, match="batch_decided_by_another_query"):
         second.run(lambda frame, batch: write(frame, broker, batch))

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from escrowmq.client.own_calls import OwnCalls
-from escrowmq.protocol.own import OwnCode
+from escrowmq.client.network.native_calls import NativeCalls
+from escrowmq.protocol.native.requests import NativeCode
 from escrowmq.store.config import StoreConfig
 from escrowmq.testing import InProcessBroker
 from tests.spark.settled import rolled_back
@@ -121,8 +121,8 @@ def test_a_batch_is_not_written_again_when_the_log_has_forgotten_it(
         stream.run(fault="commit.after:raise")
     assert bodies(broker) == Counter("ab")
 
-    with OwnCalls(broker.broker_address) as calls:
-        log_end = calls.call(OwnCode.STATUS).header.log_end
+    with NativeCalls(broker.broker_address) as calls:
+        log_end = calls.call(NativeCode.STATUS).header.log_end
     broker.advance(seconds=100 * HOUR_S)
     # Another write must follow, because retention keeps the last segment.
     other = Stream(spark, tmp_path / "other", broker.broker_address)
@@ -130,8 +130,8 @@ def test_a_batch_is_not_written_again_when_the_log_has_forgotten_it(
     other.run(app_id="other")
     broker.advance(seconds=100 * HOUR_S)
     broker.restart()
-    with OwnCalls(broker.broker_address) as calls:
-        assert calls.call(OwnCode.STATUS).header.log_start >= log_end
+    with NativeCalls(broker.broker_address) as calls:
+        assert calls.call(NativeCode.STATUS).header.log_start >= log_end
     assert bodies(broker)["b"] == 0
 
     stream.add("c")

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from escrowmq.client.own_calls import OwnCalls
-from escrowmq.protocol.own import OwnCode
+from escrowmq.client.network.native_calls import NativeCalls
+from escrowmq.protocol.native.requests import NativeCode
 from escrowmq.testing import InProcessBroker
 from tests.spark.streams import TOPIC, Stream
 
@@ -56,8 +56,8 @@ def test_a_home_that_was_restored_refuses_a_batch_after_a_gap(
         for lines in (["a"], [], ["b"]):
             stream.add(*lines)
             stream.run()
-        with OwnCalls(broker.broker_address) as calls:
-            (row,) = calls.rows(OwnCode.LIST_BATCHES)
+        with NativeCalls(broker.broker_address) as calls:
+            (row,) = calls.rows(NativeCode.LIST_BATCHES)
         assert row.batch_number == 2
     home.back_up()
     with home.started(stream):

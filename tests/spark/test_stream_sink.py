@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from escrowmq.client.own_calls import OwnCalls
+from escrowmq.client.network.native_calls import NativeCalls
 from escrowmq.model.sink_attempt import RUN_CHARS, parse_attempt
-from escrowmq.protocol.own import OwnCode
+from escrowmq.protocol.native.requests import NativeCode
 from escrowmq.testing import InProcessBroker
 from tests.spark.streams import TOPIC, Stream
 from tests.unit.pipeline.losing import LosingProxy
@@ -48,8 +48,8 @@ def test_every_batch_is_written_once_over_several_runs(
     stream.run()
     assert bodies(broker) == Counter("abcd")
     assert broker.undecided() == []
-    with OwnCalls(broker.broker_address) as calls:
-        (batch,) = calls.rows(OwnCode.LIST_BATCHES)
+    with NativeCalls(broker.broker_address) as calls:
+        (batch,) = calls.rows(NativeCode.LIST_BATCHES)
     assert (batch.app_id, batch.batch_number) == ("app", 2)
 
 
@@ -57,8 +57,8 @@ def test_a_batch_without_rows_is_decided_too(stream: Stream, broker: InProcessBr
     stream.add()
     stream.run()
     assert bodies(broker) == Counter()
-    with OwnCalls(broker.broker_address) as calls:
-        assert [batch.batch_number for batch in calls.rows(OwnCode.LIST_BATCHES)] == [0]
+    with NativeCalls(broker.broker_address) as calls:
+        assert [batch.batch_number for batch in calls.rows(NativeCode.LIST_BATCHES)] == [0]
 
 
 def test_spark_tells_tasks_their_query_batch_and_run(
@@ -113,8 +113,8 @@ def test_a_query_whose_checkpoint_was_deleted_is_refused(
     shutil.rmtree(stream.checkpoint)
     with pytest.raises(
         StreamingQueryException,
-        match=r"batch_decided_by_another_query: give this query an app id of its own, or bring"
-        r" its checkpoint back",
+        match=r"batch_decided_by_another_query: give this query its own app id, or restore"
+        r" its checkpoint",
     ):
         stream.run()
     assert bodies(broker) == Counter("a")

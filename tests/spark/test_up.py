@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.broker.wire import eventually
-from tests.unit.cli.family import Family, children_of, family, is_gone
+from tests.unit.supervise.family import Family, children_of, family, is_gone
 
 #: No other process in a test needs the CPU first.
 QUICK = "pipeline.niceness=0"

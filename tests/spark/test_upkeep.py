@@ -13,7 +13,7 @@ from escrowmq.pipeline.config import PipelineConfig, Places
 from escrowmq.pipeline.lake.delta import Lake
 from escrowmq.pipeline.lake.tables import MESSAGES, PROGRESS
 from escrowmq.pipeline.service.jobs import SparkJobs
-from escrowmq.pipeline.service.service import Service
+from escrowmq.pipeline.service.service import PipelineService
 from escrowmq.pipeline.service.telemetry import Facts
 from escrowmq.testing import InProcessBroker
 from tests.spark.topics import row, send
@@ -54,7 +54,7 @@ def test_a_service_merges_small_files_and_deletes_old_rows(
         places = Places(lake=lake.uri, checkpoints=str(tmp_path / "checkpoints"), cache=tmp_path)
         jobs = Told(spark, config, places, {})
         jobs.done = queue.SimpleQueue()
-        service = Service(config, jobs, clock=SystemClock())
+        service = PipelineService(config, jobs, clock=SystemClock())
         running = threading.Thread(target=service.run)
         running.start()
         try:

@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from escrowmq.broker import own_records
-from escrowmq.client.own_calls import OwnCalls
+from escrowmq.broker.native import log_lists
+from escrowmq.client.network.native_calls import NativeCalls
 from escrowmq.model.errors import RequestRefused, StoreCorrupt, Unavailable
 from escrowmq.pipeline.views import facts, log_events
 from escrowmq.pipeline.views import reading as views
 from escrowmq.pipeline.views.options import VIEWS, batch_options
 from escrowmq.pipeline.views.ranges import pages, plan
 from escrowmq.pipeline.views.rows import read_range
-from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.own_rows import HalfRow, LogEventRow
-from escrowmq.store import log_sweep
+from escrowmq.protocol.native.requests import NativeCode
+from escrowmq.protocol.native.rows import LogEventRow
+from escrowmq.store.reading import log_sweep
 from escrowmq.testing import InProcessBroker
 from tests.spark import day
 from tests.spark.test_view_streams import forget
@@ -38,20 +38,19 @@ def rows(options: dict[str, str]) -> list[dict[str, Any]]:
 
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Limit each page of the log to a few bytes."""
-    monkeypatch.setattr(own_records, "PAGE_S_MAX", 0)
+    monkeypatch.setattr(log_lists, "PAGE_S_MAX", 0)
     monkeypatch.setattr(log_sweep, "BLOCK_BYTES", 400)
     for name in ("LOG_BYTES", "LOG_BYTES_BESIDE"):
-        monkeypatch.setattr(own_records, name, 400)
+        monkeypatch.setattr(log_lists, name, 400)
 
 
 def test_names_of_columns_are_those_of_the_rows() -> None:
-    others = ("TYPE_CHECKING", "FACT_COLUMNS", "INSTANTS", "NO_CHECK_MS")
+    others = ("F", "TYPE_CHECKING", "FACT_COLUMNS", "INSTANTS", "NO_CHECK_MS")
     constants = {name: value for name, value in vars(facts).items() if name.isupper()}
     named = {name.lower(): value for name, value in constants.items() if name not in others}
     assert all(name == value for name, value in named.items())
     told = {name for view in VIEWS.values() for name in view.columns}
     assert set(named) | set(facts.INSTANTS.values()) <= told
-    assert set(HalfRow.__struct_fields__) <= set(named)
 
 
 @pytest.mark.parametrize("name", list(VIEWS))
@@ -114,8 +113,8 @@ def test_a_read_that_retention_overtakes_is_an_error_unless_it_was_allowed(tmp_p
 def test_damage_is_an_error_unless_it_was_allowed_and_events_tell_of_it(tmp_path: Path) -> None:
     with InProcessBroker(data=tmp_path) as broker:
         day.live(broker.broker_address)
-        with OwnCalls(broker.broker_address) as calls:
-            victim = list(calls.rows(OwnCode.LIST_HALVES))[4].log_offset
+        with NativeCalls(broker.broker_address) as calls:
+            victim = list(calls.rows(NativeCode.LIST_HALVES))[4].log_offset
         with (tmp_path / "store/commitlog" / f"{0:020d}").open("r+b") as log:
             log.seek(victim)
             log.write(b"????")
@@ -134,14 +133,14 @@ def test_events_are_those_that_the_broker_would_list(
 ) -> None:
     monkeypatch.setattr(log_events, "FRAME_BYTES_MAX", frame_bytes_max)
     with InProcessBroker() as broker:
-        with OwnCalls(broker.broker_address) as calls:
+        with NativeCalls(broker.broker_address) as calls:
             for number in range(50):
                 half = day.hold(calls, f"plain-{number}", ledger="uuid" * (number % 2))
                 resolution = "rollback" if number % 5 == 0 else "commit"
                 day.decide(calls, resolution, half)
                 if number % 20 == 0:
                     day.live(broker.broker_address, named=f"other-{number}")
-            listed = list(calls.rows(OwnCode.LIST_EVENTS))
+            listed = list(calls.rows(NativeCode.LIST_EVENTS))
         expected = [
             {name: getattr(row, name) for name in LogEventRow.__struct_fields__} for row in listed
         ]
@@ -168,14 +167,14 @@ def test_events_are_those_that_the_broker_would_list(
 def count_lists(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return a list of the row counts of all pages that brokers list from now on."""
     listed: list[int] = []
-    call_arrow = OwnCalls.call_arrow
+    call_arrow = NativeCalls.call_arrow
 
-    def counting(calls: OwnCalls, *arguments: Any) -> Any:  # noqa: ANN401 -- passed on
+    def counting(calls: NativeCalls, *arguments: Any) -> Any:  # noqa: ANN401 -- passed on
         answer = call_arrow(calls, *arguments)
         listed.append(answer.batch.num_rows)
         return answer
 
-    monkeypatch.setattr(OwnCalls, "call_arrow", counting)
+    monkeypatch.setattr(NativeCalls, "call_arrow", counting)
     return listed
 
 

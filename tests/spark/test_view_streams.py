@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from escrowmq.client.own_calls import OwnCalls
+from escrowmq.client.network.native_calls import NativeCalls
 from escrowmq.model.errors import RequestRefused
-from escrowmq.model.message import Message
+from escrowmq.model.message import SentMessage
 from escrowmq.pipeline.source.positions import Kept, places
 from escrowmq.pipeline.spark_api import ReadMaxBytes
 from escrowmq.pipeline.views import reading as views
 from escrowmq.pipeline.views.options import stream_options
 from escrowmq.pipeline.views.stream import ViewStreamReader
-from escrowmq.protocol.own import OwnCode
+from escrowmq.protocol.native.requests import NativeCode
 from escrowmq.store.config import StoreConfig
-from escrowmq.store.disk import OsDisk
-from escrowmq.store.recovery import open_store
-from escrowmq.store.retention import retain
+from escrowmq.store.disk.disk import OsDisk
+from escrowmq.store.recovery.recovery import open_store
+from escrowmq.store.retention.retention import retain
 from escrowmq.testing import InProcessBroker
 from escrowmq.transaction.commands import Append
 from escrowmq.transaction.policy import CheckPolicy
@@ -82,8 +82,8 @@ def broker() -> Iterator[InProcessBroker]:
 
 def happened(broker: InProcessBroker, *, name: str = "broker-a") -> Happened:
     """Return all events of a broker."""
-    with OwnCalls(broker.broker_address) as calls:
-        rows = calls.rows(OwnCode.LIST_EVENTS)
+    with NativeCalls(broker.broker_address) as calls:
+        rows = calls.rows(NativeCode.LIST_EVENTS)
         return sorted((name, row.log_offset, row.event) for row in rows)
 
 
@@ -172,7 +172,9 @@ def forget(data: Path) -> None:
     config = StoreConfig(durability="os", segment_bytes_max=4_096, retention_bytes=1)
     store, _ = open_store(OsDisk(data / "store"), config, CheckPolicy(), bytes(8))
     for _ in range(2):
-        store.execute(Append(messages=(Message(topic="orders", queue_id=0, body=b"x" * 4_096),)), 0)
+        store.execute(
+            Append(messages=(SentMessage(topic="orders", queue_id=0, body=b"x" * 4_096),)), 0
+        )
         store.sync()
     retain(store, store.last_at_ms)
     assert store.log.start > 0
@@ -200,7 +202,7 @@ def test_what_retention_has_deleted_is_an_error_unless_it_was_allowed(
 def test_a_store_that_was_made_anew_is_data_lost(broker: InProcessBroker, stream: Driven) -> None:
     day.live(broker.broker_address)
     stream.run(broker)
-    with InProcessBroker() as anew, OwnCalls(anew.broker_address) as calls:
+    with InProcessBroker() as anew, NativeCalls(anew.broker_address) as calls:
         day.hold(calls, "first")
         with pytest.raises(RequestRefused, match="data_lost"):
             stream.run(anew)
@@ -214,14 +216,14 @@ def test_a_log_that_is_as_long_as_the_other_history_was_is_read(tmp_path: Path) 
     with InProcessBroker(data=data) as broker:
         shutil.copytree(data, copied)
         (copied / "lock").unlink(missing_ok=True)
-        with OwnCalls(broker.broker_address) as calls:
+        with NativeCalls(broker.broker_address) as calls:
             day.hold(calls, "old")
         stream.run(broker)
         broker.stop()
         shutil.rmtree(data)
         shutil.copytree(copied, data)
         broker.start()
-        with OwnCalls(broker.broker_address) as calls:
+        with NativeCalls(broker.broker_address) as calls:
             day.hold(calls, "new")
         reader = stream.reader(broker)
         assert stream.offsets is not None

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import AnalysisException
 
-from escrowmq.client.own_calls import OwnCalls
-from escrowmq.pipeline.settle.rules import due_column
+from escrowmq.client.network.native_calls import NativeCalls
+from escrowmq.pipeline.settle.rules import label_column
 from escrowmq.pipeline.views import facts
 from escrowmq.pipeline.views.options import VIEWS
-from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.own_rows import HalfRow
+from escrowmq.protocol.native.requests import NativeCode
+from escrowmq.protocol.native.rows import HalfRow
 from escrowmq.testing import InProcessBroker
 from escrowmq.transaction.policy import CheckPolicy
+from escrowmq.transaction.rules import DUES
 from tests.spark import day
 
 if TYPE_CHECKING:
@@ -57,8 +58,8 @@ def test_a_view_tells_what_the_broker_does_whatever_the_ranges(
 def test_halves_are_those_that_the_broker_lists(
     spark: SparkSession, broker: InProcessBroker
 ) -> None:
-    with OwnCalls(broker.broker_address) as calls:
-        listed = list(calls.rows(OwnCode.LIST_HALVES))
+    with NativeCalls(broker.broker_address) as calls:
+        listed = list(calls.rows(NativeCode.LIST_HALVES))
     names = HalfRow.__struct_fields__
     told = view(spark, "halves", broker, columns=",".join(names)).orderBy("log_offset").collect()
     assert [tuple(row) for row in told] == [
@@ -112,8 +113,12 @@ def test_the_rules_have_an_answer_for_every_transaction(
     nullable = {one.name for one in transactions.schema if one.nullable}
     # The rules treat a missing check as an endless wait.
     assert nullable == {facts.WAIT_MS}
-    due = due_column(facts.half_facts(transactions), CheckPolicy(check_after_ms=0)).alias("due")
-    told = transactions.select(facts.HALF_OFFSET, due).orderBy(facts.HALF_OFFSET).collect()
+    due = label_column(facts.half_facts(transactions), CheckPolicy(check_after_ms=0), DUES)
+    told = (
+        transactions.select(facts.HALF_OFFSET, due.alias("due"))
+        .orderBy(facts.HALF_OFFSET)
+        .collect()
+    )
     assert [row.due for row in told] == ["nothing"] * 7 + ["wait"] * 3
 
 

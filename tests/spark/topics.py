@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from escrowmq.client.own_calls import OwnCalls
+from escrowmq.client.network.native_calls import NativeCalls
 from escrowmq.pipeline.spark_api import HAS_READ_LIMITS
-from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.own_headers import HoldHeader
-from escrowmq.protocol.own_rows import DecisionRow, SentRow
-from escrowmq.protocol.properties import format_properties
+from escrowmq.protocol.message.properties import format_properties
+from escrowmq.protocol.native.headers import HoldHeader
+from escrowmq.protocol.native.requests import NativeCode
+from escrowmq.protocol.native.rows import DecisionRow, SentRow
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -39,15 +39,15 @@ def row(body: bytes = b"body", topic: str = "orders", queue_id: int = 0, **pairs
 
 def send(broker: InProcessBroker, *rows: SentRow) -> None:
     """Store ordinary messages."""
-    with OwnCalls(broker.broker_address) as calls:
-        calls.call(OwnCode.SEND_MANY, rows=rows)
+    with NativeCalls(broker.broker_address) as calls:
+        calls.call(NativeCode.SEND_MANY, rows=rows)
 
 
 def hold(broker: InProcessBroker, transaction_id: str, *rows: SentRow) -> int:
     """Hold half messages; return the first one's offset."""
     header = HoldHeader(producer_group="shop", transaction_id=transaction_id, number=0)
-    with OwnCalls(broker.broker_address) as calls:
-        half_offset: int = calls.call(OwnCode.HOLD_HALVES, header, rows).header.half_offset
+    with NativeCalls(broker.broker_address) as calls:
+        half_offset: int = calls.call(NativeCode.HOLD_HALVES, header, rows).header.half_offset
         return half_offset
 
 
@@ -56,8 +56,8 @@ def decide(broker: InProcessBroker, half_offset: int, resolution: str = "commit"
     decision = DecisionRow(
         half_offset=half_offset, resolution=resolution, producer_group=None, log_offset=None
     )
-    with OwnCalls(broker.broker_address) as calls:
-        calls.call(OwnCode.DECIDE_MANY, rows=[decision])
+    with NativeCalls(broker.broker_address) as calls:
+        calls.call(NativeCode.DECIDE_MANY, rows=[decision])
 
 
 def collected(instant_ms: int) -> datetime:

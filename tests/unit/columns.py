@@ -7,13 +7,13 @@ from zlib import crc32
 
 import numpy as np
 
-from escrowmq.model.message import Message
+from escrowmq.model.message import SentMessage
 from escrowmq.model.message_columns import MessageColumns, QueueOfColumns, Slices
-from escrowmq.protocol.properties import tags_code
+from escrowmq.protocol.message.properties import tags_code
 
 
 def columns_of(
-    messages: Sequence[Message], added: Mapping[tuple[str, int], bytes] | None = None
+    messages: Sequence[SentMessage], added: Mapping[tuple[str, int], bytes] | None = None
 ) -> MessageColumns:
     """Return the messages in columns; ``added`` holds extra properties for each queue."""
     queues = list(dict.fromkeys((one.topic, one.queue_id) for one in messages))

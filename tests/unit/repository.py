@@ -40,6 +40,10 @@ def modules(*folders: str) -> list[Path]:
     return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
 
 
+#: Every module of ours.
+CODE = modules("src", "tests", "bench", "examples", "tools")
+
+
 def pages() -> list[Path]:
     return [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
@@ -48,10 +52,13 @@ def parse(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
 
 
-def imported(tree: ast.Module, module: str) -> Iterator[str]:
-    """Yield full names of all imports, also in functions, TYPE_CHECKING and import_module calls."""
+def imported(tree: ast.Module, module: str, *, for_types: bool = True) -> Iterator[str]:
+    """Yield full names of all imports, also in functions and import_module calls.
+
+    Without ``for_types``, imports that only type checkers see are left out.
+    """
     package = module.rpartition(".")[0]
-    for node in ast.walk(tree):
+    for node in _nodes(tree, for_types=for_types):
         match node:
             case ast.Import(names=names):
                 yield from (alias.name for alias in names)
@@ -66,6 +73,16 @@ def imported(tree: ast.Module, module: str) -> Iterator[str]:
                 args=[ast.Constant(value=str(name)), *_],
             ):
                 yield name
+
+
+def _nodes(tree: ast.AST, *, for_types: bool) -> Iterator[ast.AST]:
+    for node in ast.iter_child_nodes(tree):
+        match node:
+            case ast.If(test=ast.Name(id="TYPE_CHECKING")) if not for_types:
+                pass
+            case _:
+                yield node
+                yield from _nodes(node, for_types=for_types)
 
 
 def blocks(page: Path) -> Iterator[Block]:

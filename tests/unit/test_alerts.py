@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 
-from escrowmq.broker.metric_table import METRICS
+from escrowmq.broker.pages.metric_table import METRICS
 from escrowmq.pipeline.service.telemetry import Telemetry
 from tests.unit.repository import ROOT
 

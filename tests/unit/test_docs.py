@@ -4,8 +4,9 @@ The kind of a fenced block says how it is tested. ``python`` is executed. ``toml
 config and left as escrowmq.toml for later blocks. In ``console`` and ``sh``, each escrowmq command
 after ``$`` is run, and its output is compared with the output shown (a line ``...`` stands for any
 lines). Commands that ask a broker get one with only the messages that the page sends. Commands
-that run forever are only asked for their help. A make line must name existing targets. ``json``
-must be JSON, and ``py``, a sketch, must be Python. ``text`` and ``mermaid`` are not run.
+that run forever are only asked for their help, and tests are only collected. A make line must name
+existing targets. ``json`` must be JSON, and ``py``, a sketch, must be Python. ``text`` and
+``mermaid`` are not run.
 """
 
 from __future__ import annotations
@@ -18,26 +19,41 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import get_args
 
 import pytest
 
-from escrowmq.cli import reference
 from escrowmq.cli.config import SECTIONS, load
 from escrowmq.model.verdict_outcome import VerdictOutcome
 from escrowmq.testing import InProcessBroker
-from tests.unit.repository import ROOT, Block, blocks, modules, pages, parse, relative
+from tests.unit.repository import (
+    PACKAGE,
+    ROOT,
+    Block,
+    blocks,
+    modules,
+    pages,
+    parse,
+    prose,
+    relative,
+)
+from tools.reference import pages as generated
+from tools.reference import settings
+from tools.reference.comments import describe
 
 EXEMPT = {"text", "mermaid"}
 SHELL = {"console", "sh"}
 NOT_RUN = {"git", "pip", "cd"}
+OUR_PYTHON = ".venv/bin/python"
 ASKING = {"group", "message", "status", "topic", "txn"}
 LASTING = {"pipeline", "serve", "up"}
 
 #: tests/spark runs the Python of these pages, because it has a Spark session.
 SPARK_PAGES = [page for page in pages() if page.name.startswith(("spark", "lake"))]
-RUN_PAGES = [page for page in pages() if page.name == "README.md" or "docs" in page.parts]
+TOP_PAGES = {ROOT / "CONTRIBUTING.md", ROOT / "README.md"}
+RUN_PAGES = [page for page in pages() if page in TOP_PAGES or ROOT / "docs" in page.parents]
 RUN_PAGES = [page for page in RUN_PAGES if list(blocks(page)) and page not in SPARK_PAGES]
 
 
@@ -78,6 +94,19 @@ def test_sketches_are_at_least_python(page: Path) -> None:
         assert block.kind in {"python", *EXEMPT}, str(block)
         if block.kind == "python":
             ast.parse(block.body, filename=str(block))
+
+
+def test_modules_that_contributors_are_sent_to_exist() -> None:
+    named = re.findall(r"`([\w./*]+\.(?:py|toml))`", prose(ROOT / "CONTRIBUTING.md"))
+    assert len(named) > 40
+    missing = [
+        path
+        for path in named
+        if not any(any(top.glob(path.replace("...", "**"))) for top in (ROOT, PACKAGE))
+        # A name alone stands beside the path before it.
+        and ("/" in path or not any(any(top.rglob(path)) for top in (ROOT / "tests", PACKAGE)))
+    ]
+    assert missing == []
 
 
 def try_block(block: Block, folder: Path) -> None:
@@ -129,6 +158,12 @@ def try_command(block: Block, command: str, shown: str, folder: Path) -> None:
     if words[0] == "make":
         named = [word for word in words[1:] if "=" not in word]
         assert set(named) <= make_targets(), f"{block}: {command}"
+    elif words[:3] == [OUR_PYTHON, "-m", "pytest"]:
+        flags = ["--collect-only", "-q", "-p", "no:cacheprovider"]
+        done = run([sys.executable, *words[1:], *flags], ROOT)
+        assert done.returncode == 0, f"{block}: {command}\n{done.stdout}"
+    elif words[:2] == [OUR_PYTHON, "-m"]:
+        assert find_spec(words[2]), f"{block}: {command}"
     elif words[:2] == ["escrowmq", "demo"]:
         return  # Needs two minutes of Spark; tests/package/test_demo.py compares it with a run.
     elif words[0] == "escrowmq":
@@ -190,25 +225,25 @@ def test_shown_output_is_compared(shown: str, same: bool) -> None:  # noqa: FBT0
     assert matches(shown, "one\ntwo\n") is same
 
 
-@pytest.mark.parametrize(("name", "text"), reference.whole_pages().items())
+@pytest.mark.parametrize(("name", "text"), generated.whole_pages().items())
 def test_generated_pages_are_what_the_code_says(name: str, text: str) -> None:
     page = (ROOT / "docs/reference" / name).read_text(encoding="utf-8")
     assert page == text, "run make docs"
 
 
-@pytest.mark.parametrize(("name", "blocks"), reference.blocks_of().items())
+@pytest.mark.parametrize(("name", "blocks"), generated.blocks_of().items())
 def test_generated_blocks_are_what_the_code_says(name: str, blocks: dict[str, str]) -> None:
     page = (ROOT / "docs/reference" / name).read_text(encoding="utf-8")
-    assert page == reference.fill(page, blocks), "run make docs"
+    assert page == generated.fill(page, blocks), "run make docs"
 
 
 def test_the_pages_are_written_where_they_are(tmp_path: Path) -> None:
-    for name in (*reference.whole_pages(), *reference.blocks_of()):
+    for name in (*generated.whole_pages(), *generated.blocks_of()):
         page = (ROOT / "docs/reference" / name).read_text(encoding="utf-8")
         (tmp_path / name).write_text(page.replace("|", "?"), encoding="utf-8")
-    reference.write(tmp_path)
+    generated.write(tmp_path)
     config = (tmp_path / "config.md").read_text(encoding="utf-8")
-    assert config == reference.page()
+    assert config == settings.page()
     states = (tmp_path / "transaction-states.md").read_text(encoding="utf-8")
     assert "stateDiagram-v2" in states
 
@@ -229,7 +264,7 @@ def test_every_outcome_of_a_verdict_is_on_the_page_of_states() -> None:
 
 def test_every_setting_is_described() -> None:
     for kind in SECTIONS.values():
-        assert all(comment for _, comment in reference.describe(kind)), kind
+        assert all(comment for _, comment in describe(kind)), kind
 
 
 def test_the_errors_page_lists_exactly_the_errors_that_are_raised() -> None:

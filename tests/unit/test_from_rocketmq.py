@@ -11,7 +11,7 @@ import typer
 
 from escrowmq.cli.config import load
 from escrowmq.cli.main import COMMANDS
-from escrowmq.protocol.codes import RequestCode
+from escrowmq.protocol.remoting.codes import RequestCode
 from tests.unit.broker.wire import serving
 from tests.unit.repository import ROOT
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.repository import (
-    ADR,
+    CODE,
     ROOT,
     headings,
     imported,
@@ -20,19 +20,17 @@ from tests.unit.repository import (
     modules,
     pages,
     parse,
-    prose,
     relative,
 )
 
 MODULE_LINES_MAX = 400
 PIPELINE_MODULE_LINES_MAX = 250
 FUNCTION_LINES_MAX = 70
-ADR_WORDS_MAX = 600
 
 #: Modules that may exceed the line limit, each with the reason.
 LONG_MODULES: dict[str, str] = {
     "src/escrowmq/transaction/records.py": "every record of the log, one short class each",
-    "src/escrowmq/store/state_table.py": "one adapter of one port; its parts are modules already",
+    "src/escrowmq/store/table/state_table.py": "one adapter of one port, already in parts",
     "tests/unit/store/test_key_index.py": "one index, all of its promises",
     "tests/unit/store/test_meta.py": "one file, all of its promises",
 }
@@ -44,23 +42,9 @@ NOT_BY_DEFAULT: dict[str, str] = {
     "tests/package": "a whole installation needs a package index and minutes",
 }
 
-ADR_SECTIONS = [
-    "Status",
-    "Context",
-    "Decision",
-    "Consequences",
-    "What would change our mind",
-    "How it is checked",
-]
-ADR_STATUS = re.compile(
-    r"(Proposed|Accepted|Superseded by \[ADR-\d{4}\]\([^)]+\))( \d{4}-\d{2}-\d{2})?"
-)
-
 FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
 
-CODE = modules("src", "tests", "bench", "examples")
 TESTS = modules("tests")
-DECISIONS = sorted(path for path in ADR.glob("*.md") if path.name != "README.md")
 
 
 def lines_max(path: Path) -> int:
@@ -182,42 +166,6 @@ def anchors(page: Path) -> set[str]:
         return {node.name for node in parse(page).body if isinstance(node, FUNCTION)}
     titles = [title for level in range(1, 5) for title in headings(page, level)]
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
-
-
-def test_decisions_are_numbered_without_a_gap() -> None:
-    numbers = [path.name.partition("-")[0] for path in DECISIONS]
-    assert numbers == [f"{number:04}" for number in range(1, len(DECISIONS) + 1)]
-
-
-@pytest.mark.parametrize("decision", DECISIONS, ids=lambda path: path.stem)
-def test_a_decision_has_its_form(decision: Path) -> None:
-    number = decision.name.partition("-")[0]
-    assert headings(decision, 1)[0].startswith(f"ADR-{number}: ")
-    assert headings(decision, 2) == ADR_SECTIONS
-    assert len(prose(decision).split()) <= ADR_WORDS_MAX, "at most a page"
-    status = prose(decision).partition("## Status")[2].partition("##")[0].strip()
-    assert ADR_STATUS.fullmatch(status.splitlines()[0])
-
-
-@pytest.mark.parametrize("decision", DECISIONS, ids=lambda path: path.stem)
-def test_a_superseded_decision_and_its_successor_link_to_each_other(decision: Path) -> None:
-    replaced = re.search(r"Superseded by \[ADR-\d{4}\]\(([^)]+)\)", prose(decision))
-    if replaced:
-        assert decision.name in links(decision.parent / replaced[1])
-
-
-def test_the_list_of_decisions_is_complete() -> None:
-    assert [ADR / link for link in links(ADR / "README.md")] == DECISIONS
-
-
-def test_cited_decisions_exist() -> None:
-    numbers = {path.name.partition("-")[0] for path in DECISIONS}
-    cited = {
-        number
-        for path in [*CODE, *pages()]
-        for number in re.findall(r"ADR-(\d{4})", path.read_text(encoding="utf-8"))
-    }
-    assert cited <= numbers
 
 
 def test_committed_files_name_no_machine_and_no_package_index() -> None:

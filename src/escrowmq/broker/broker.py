@@ -1,168 +1,131 @@
-"""The broker: the state that handlers share, and the dispatch of frames to handlers."""
+"""The broker: builds its parts, gives each what it uses, and dispatches frames to handlers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from itertools import count
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from escrowmq.broker.administering import Administering
-from escrowmq.broker.awaiting import Awaiting
-from escrowmq.broker.bulk import Bulk, Ends
-from escrowmq.broker.capacity import Capacities
-from escrowmq.broker.cataloging import Cataloging
-from escrowmq.broker.checking import Checking
-from escrowmq.broker.clients import Clients
-from escrowmq.broker.contradictions import Contradictions
-from escrowmq.broker.counting import Counts
-from escrowmq.broker.ending import Ending
-from escrowmq.broker.expiring import Expiring
-from escrowmq.broker.group_tools import GroupTools
-from escrowmq.broker.groups import Groups
-from escrowmq.broker.heartbeats import Heartbeats
-from escrowmq.broker.ledger_reports import LedgerReports
-from escrowmq.broker.messages import Messages
-from escrowmq.broker.meta_writing import MetaWriting
-from escrowmq.broker.offsets import Offsets
-from escrowmq.broker.own_admin import OwnAdmin
-from escrowmq.broker.own_attempts import OwnAttempts
-from escrowmq.broker.own_facts import OwnFacts
-from escrowmq.broker.own_finding import OwnFinding
-from escrowmq.broker.own_ledgers import OwnLedgers
-from escrowmq.broker.own_reading import OwnReading
-from escrowmq.broker.own_records import OwnRecords
-from escrowmq.broker.own_verdicts import OwnVerdicts
-from escrowmq.broker.own_writing import OwnWriting
-from escrowmq.broker.pulling import Pulling
-from escrowmq.broker.querying import Querying
-from escrowmq.broker.queues import Queues
-from escrowmq.broker.reach import Reach
-from escrowmq.broker.relaying import Relaying
-from escrowmq.broker.releasing import Releasing
-from escrowmq.broker.requests import Handler, Handlers, Request
-from escrowmq.broker.retaining import Retaining
-from escrowmq.broker.retrying import Retrying
-from escrowmq.broker.routes import Routes
-from escrowmq.broker.sending import Sending
-from escrowmq.broker.topics import Topics
-from escrowmq.broker.wanting import Wanted
-from escrowmq.model.errors import EscrowError, RequestRefused
-from escrowmq.protocol.codes import NOT_KNOWN_HERE, ResponseCode
-from escrowmq.protocol.remoting import OPAQUE_MAX
-from escrowmq.store.reader import Reader
-from escrowmq.store.retention import removable_below
-from escrowmq.transaction.commands import Decision
+from escrowmq.broker.checks.checking import CheckFrames, Checking
+from escrowmq.broker.checks.contradictions import Contradictions
+from escrowmq.broker.native.admin import NativeAdmin, NativeHands
+from escrowmq.broker.native.attempts import NativeAttempts
+from escrowmq.broker.native.awaiting import Awaiting
+from escrowmq.broker.native.calls import CallHandling
+from escrowmq.broker.native.facts import NativeFacts
+from escrowmq.broker.native.finding import NativeFinding
+from escrowmq.broker.native.ledgers import NativeLedgers
+from escrowmq.broker.native.log_lists import NativeRecords
+from escrowmq.broker.native.reading import NativeReading
+from escrowmq.broker.native.status import Vitals, status
+from escrowmq.broker.native.verdicts import NativeVerdicts
+from escrowmq.broker.native.writing import NativeWriting
+from escrowmq.broker.net.answering import Answering
+from escrowmq.broker.net.requests import Handler, Request, handlers_of
+from escrowmq.broker.rocketmq.administering import Administering
+from escrowmq.broker.rocketmq.ending import EndTransactionRequests
+from escrowmq.broker.rocketmq.group_tools import GroupTools
+from escrowmq.broker.rocketmq.heartbeats import Heartbeats
+from escrowmq.broker.rocketmq.offsets import OffsetRequests, OffsetResets, QueueLocks, QueueOffsets
+from escrowmq.broker.rocketmq.pulling import Pulling
+from escrowmq.broker.rocketmq.querying import Querying
+from escrowmq.broker.rocketmq.relaying import GroupNotices, Relaying
+from escrowmq.broker.rocketmq.retrying import Retrying
+from escrowmq.broker.rocketmq.routes import Routes
+from escrowmq.broker.rocketmq.sending import Sending
+from escrowmq.broker.state.capacity import Capacities
+from escrowmq.broker.state.cataloging import Cataloging
+from escrowmq.broker.state.clients import Clients
+from escrowmq.broker.state.counting import BrokerCounts
+from escrowmq.broker.state.expiring import Expiring, Uses
+from escrowmq.broker.state.ledger_reports import LedgerReports, PipelineSigns
+from escrowmq.broker.state.messages import REGION, Messages
+from escrowmq.broker.state.queues import Queues
+from escrowmq.broker.state.reach import Reach
+from escrowmq.broker.write.meta_writing import MetaWriting
+from escrowmq.broker.write.releasing import Releasing
+from escrowmq.broker.write.retaining import Retaining
+from escrowmq.protocol.remoting.codes import NOT_KNOWN_HERE, ResponseCode
+from escrowmq.protocol.remoting.templates import SentAnswers
+from escrowmq.store.reading.reader import StoreReader
+from escrowmq.store.retention.retention import removable_below
 
 if TYPE_CHECKING:
-    from escrowmq.broker.broker_clock import BrokerClock
-    from escrowmq.broker.config import BrokerConfig, TopicsConfig
-    from escrowmq.broker.connection import Connection
-    from escrowmq.broker.inbox import Waiting
-    from escrowmq.broker.status import Vitals
-    from escrowmq.broker.writer import Writer
-    from escrowmq.protocol.remoting import Frame
-    from escrowmq.store.meta import Meta
+    from escrowmq.broker.config import Identity
+    from escrowmq.broker.net.connection import ClientConnection
+    from escrowmq.broker.state.groups import Groups
+    from escrowmq.broker.state.topics import Topics
+    from escrowmq.broker.write.broker_clock import BrokerClock
+    from escrowmq.broker.write.inbox import QueuedCommand
+    from escrowmq.broker.write.writer import Writer
+    from escrowmq.protocol.remoting.frames import RemotingFrame
+    from escrowmq.store.meta.meta import Meta
     from escrowmq.store.store import Store
-    from escrowmq.transaction.commands import Command
-
-MADE_MAX = 1_024
-"""Topics and groups that one request can create."""
-
-Decided = Callable[[Decision], None]
-Refused = Callable[[Request, RequestRefused], None]
+    from escrowmq.transaction.commands import Decision
 
 
-class Part(Protocol):
-    """A part of the broker that handles some request codes."""
-
-    def handlers(self) -> Handlers:
-        """Return the handlers by request code."""
-        ...
-
-
+@dataclass(kw_only=True, eq=False)
 class Broker:
-    """State shared by all handlers. Use it from one event loop only."""
+    """All parts of one broker; no part knows the broker. Use it from one event loop only."""
 
-    def __init__(  # noqa: PLR0917 - called in one place only
-        self,
-        store: Store,
-        writer: Writer,
-        meta: Meta,
-        clock: BrokerClock,
-        config: BrokerConfig,
-        topics: TopicsConfig,
-        address: str,
-        store_host: bytes,
-        vitals: Vitals,
-    ) -> None:
-        self.store = store
-        self.writer = writer
-        self.meta = meta
+    store: Store
+    writer: Writer
+    meta: Meta
+    clock: BrokerClock
+    topics: Topics
+    groups: Groups
+    identity: Identity
+    vitals: Vitals
+
+    def __post_init__(self) -> None:
+        store, writer, meta, clock = self.store, self.writer, self.meta, self.clock
+        topics, groups, identity = self.topics, self.groups, self.identity
         #: Durable topics, groups and settings.
-        self.catalog = store.catalog
-        self.meta_writing = MetaWriting(meta, store)
-        self.clock = clock
-        self.config = config
-        self.vitals = vitals
-        self.counts = Counts(store)
-        self.retaining = self._retaining()
-        self.reader = Reader(store)
-        self.queues = Queues(store, self.reader, store_host)
-        self.reach = Reach(store, meta, self._broadcasts)
-        self.topics = Topics(self.catalog, topics)
-        self.groups = Groups(self.catalog, topics)
-        self.messages = Messages(self)
-        self.clients: Clients[Connection] = Clients()
-        #: The address that the broker tells clients, and the host that stored messages name.
-        self.address = address
-        self.store_host = store_host
-        self._opaque = count(1)
-        self.heartbeats = Heartbeats(self)
-        self._handlers: dict[int, Handler] = {}
+        self.catalog = catalog = store.catalog
+        self.counts = BrokerCounts(store)
+        self.signs = PipelineSigns()
         self.contradictions = Contradictions()
         self.ledger_reports = LedgerReports()
-        self.capacities = Capacities(self)
-        self.expiring = Expiring(self)
-        self.checking = Checking(self)
-        self.awaiting = Awaiting(self)
-        self.pulling = Pulling(self)
-        self.offsets = Offsets(self)
-        self.relaying = Relaying(self)
+        self.clients: Clients[ClientConnection] = Clients()
+        clients = self.clients
+        self.notices = GroupNotices(clients)
+        self.locks = QueueLocks(clock)
+        self.meta_writing = MetaWriting(meta, store)
+        self.reader = StoreReader(store)
+        self.queues = queues = Queues(store, self.reader, identity.store_host)
+        self.reach = reach = Reach(store, meta, clients.is_broadcast)
+        self.capacities = Capacities(store=store, meta=meta)
+        self.retaining = self._retaining()
         self.releasing = Releasing(store, writer, clock)
-        for part in self._parts():
-            self._handlers.update(part.handlers())
+        self.answering = Answering(store, writer)
+        self.awaiting = Awaiting(store=store, writer=writer, clock=clock, signs=self.signs)
+        self.uses = uses = Uses(core=store.core, clients=clients)
+        self.expiring = Expiring(uses, store, writer, clock, topics, groups, meta, queues)
+        frames = CheckFrames(store, clock, identity, self.notices.next_opaque)
+        self.checking = Checking(
+            store, writer, clients, self.contradictions, self.answering, frames
+        )
+        self.messages = Messages(topics=topics, clock=clock, cluster=identity.cluster)
+        self.offsets = OffsetRequests(catalog, meta, queues, reach, topics, groups, uses)
+        self.pulling = Pulling(
+            groups, topics, clients, queues, self.offsets, reach, uses, self.counts
+        )
+        self.heartbeats = Heartbeats(catalog, clients, clock, groups, topics, self.notices)
+        self.relaying = Relaying(
+            clients=clients, reader=self.reader, next_opaque=self.notices.next_opaque
+        )
+        self._cataloging = Cataloging(meta, groups, self.pulling, reach, self.counts)
+        calls = CallHandling(store, writer, clock, self.answering)
+        self._handlers: dict[int, Handler] = {}
+        for part in (*self._parts_of_clients(), *self._parts_of_tools()):
+            self._handlers.update(handlers_of(part))
+        for part in (*self._native_parts(), *self._native_lists()):
+            self._handlers.update(calls.handlers_of(part))
         self.counts.rpcs.codes = self._handlers
-        writer.on_visible = self.pulling.grown
-        self._cataloging = Cataloging(self)
+        writer.on_visible = self._visible
         writer.on_durable = self._durable
 
-    def _parts(self) -> tuple[Part, ...]:
-        """Return all parts that handle requests."""
-        return (
-            Sending(self),
-            Ending(self),
-            self.checking,
-            self.heartbeats,
-            Routes(self),
-            self.pulling,
-            self.offsets,
-            Retrying(self),
-            Querying(self),
-            Administering(self),
-            GroupTools(self),
-            self.relaying,
-            OwnWriting(self),
-            OwnVerdicts(self),
-            OwnFacts(self),
-            OwnAttempts(self),
-            self.awaiting,
-            OwnRecords(self),
-            OwnReading(self),
-            OwnFinding(self),
-            OwnLedgers(self),
-            OwnAdmin(self),
-        )
+    # Parts. Each has another type, so the type checker sees a part in a wrong place.
 
     def _retaining(self) -> Retaining:
         store = self.store
@@ -176,7 +139,69 @@ class Broker:
 
         return Retaining(store, self.writer, now_ms, may_delete)
 
-    def handle(self, connection: Connection, frame: Frame) -> None:
+    def _parts_of_clients(self) -> tuple[object, ...]:
+        """Return the parts that handle requests of RocketMQ's clients."""
+        answering, clock, groups, topics = self.answering, self.clock, self.groups, self.topics
+        identity = self.identity
+        sent = SentAnswers(identity.store_host, REGION)
+        return (
+            Sending(answering, clock, groups, topics, self.messages, self.locks, identity, sent),
+            EndTransactionRequests(answering, self.contradictions),
+            Retrying(answering, clock, groups, topics, self.reader),
+            Routes(self.catalog, topics, self.uses, identity),
+            QueueOffsets(self.queues, self.reach, topics),
+            self.checking,
+            self.heartbeats,
+            self.pulling,
+            self.offsets,
+            self.locks,
+        )
+
+    def _parts_of_tools(self) -> tuple[object, ...]:
+        """Return the parts that handle requests of RocketMQ's tools."""
+        answering, clock, identity = self.answering, self.clock, self.identity
+        groups, topics, queues, meta = self.groups, self.topics, self.queues, self.meta
+        writing = self.meta_writing
+        return (
+            Querying(self.store, self.reader),
+            Administering(answering, self.store, clock, topics, queues, self.reach, identity),
+            GroupTools(answering, clock, groups, topics, self.clients, meta, queues, identity),
+            OffsetResets(queues, topics, groups, meta, writing, self.notices, identity),
+            self.relaying,
+        )
+
+    def _native_parts(self) -> tuple[object, ...]:
+        """Return the parts that handle native requests, except lists."""
+        store, writer, clock, answering = self.store, self.writer, self.clock, self.answering
+        contradictions = self.contradictions
+        return (
+            NativeWriting(
+                answering, clock, self.messages, self.awaiting, contradictions, self.identity
+            ),
+            NativeVerdicts(store, writer, clock, self.checking, self.counts, self.signs),
+            NativeHands(
+                answering, store, self.reader, self.clients, clock, self.topics, contradictions
+            ),
+            NativeAttempts(store),
+            NativeLedgers(store, clock, self.ledger_reports),
+            self.awaiting,
+        )
+
+    def _native_lists(self) -> tuple[object, ...]:
+        """Return the parts that answer native lists and questions about what the broker holds."""
+        store, reader, clients, clock = self.store, self.reader, self.clients, self.clock
+        meta, writing, topics = self.meta, self.meta_writing, self.topics
+        return (
+            NativeFacts(partial(status, self), store, clock, self.checking, self.writer, topics),
+            NativeRecords(store=store, reader=reader, clients=clients),
+            NativeReading(store=store, reader=reader, topics=topics, uses=self.uses),
+            NativeFinding(store, reader),
+            NativeAdmin(store, reader, meta, writing, clients, clock, topics, self.groups),
+        )
+
+    # Frames and batches.
+
+    def handle(self, connection: ClientConnection, frame: RemotingFrame) -> None:
         """Answer a frame, now or later."""
         if frame.is_response:
             self.relaying.answered(connection, frame)
@@ -189,108 +214,13 @@ class Broker:
                 remark=f"request code {frame.code} {NOT_KNOWN_HERE}",
             )
             return
-        self.attempt(request, partial(handler, request))
+        self.answering.attempt(request, partial(handler, request))
 
-    def attempt(self, request: Request, handle: Callable[[], None], made: int = 0) -> None:
-        """Handle a request. If it wants a topic or group, create that first and handle it again."""
-        try:
-            handle()
-        except Wanted as wanted:
-            self._make(request, wanted, handle, made)
-        except Exception as error:  # noqa: BLE001 - one bad request must not end the others
-            request.decline(error)
-
-    def _make(
-        self, request: Request, wanted: Wanted, handle: Callable[[], None], made: int
-    ) -> None:
-        def tell(end: Decision | BaseException) -> None:
-            request.connection.settle()
-            if not isinstance(end, Decision):
-                request.decline(end)
-            elif end.refused is not None:
-                request.decline(end.refused)
-            else:
-                self.attempt(request, handle, made + 1)
-
-        if made >= MADE_MAX:
-            request.decline(
-                RequestRefused("too_many_topics", "send to fewer new topics at a time", made=made)
-            )
-            return
-        try:
-            self.writer.put(wanted.command, tell, request.connection)
-        except EscrowError as error:
-            request.decline(error)
-            return
-        request.connection.owe()
-
-    def _durable(self, batch: list[Waiting], decisions: list[Decision]) -> None:
+    def _durable(self, batch: list[QueuedCommand], decisions: list[Decision]) -> None:
         self.counts.durable(batch, decisions)
         self._cataloging.durable(decisions)
 
-    def _broadcasts(self, group: str) -> bool:
-        online = self.clients.consumers(group)
-        return online is not None and online.said.is_broadcast
-
-    def submit(
-        self,
-        request: Request,
-        command: Command,
-        decided: Decided,
-        refused: Refused = Request.decline,
-    ) -> None:
-        """Answer a request once its command is durable."""
-
-        def tell(end: Decision | BaseException) -> None:
-            request.connection.settle()
-            try:
-                if not isinstance(end, Decision):
-                    request.decline(end)
-                elif end.refused is not None:
-                    refused(request, end.refused)
-                else:
-                    decided(end)
-            except Exception as error:  # noqa: BLE001 - the writer must go on
-                request.decline(error)
-
-        self.writer.put(command, tell, request.connection)
-        request.connection.owe()
-
-    def submit_all(
-        self, request: Request, commands: Sequence[Command], decided: Callable[[Ends], None]
-    ) -> None:
-        """Answer a request once each of its commands is durable, refused, or failed."""
-
-        def tell(ends: Ends) -> None:
-            request.connection.settle()
-            try:
-                failed = [end for end in ends if not isinstance(end, Decision)]
-                if ends and len(failed) == len(ends):
-                    request.decline(failed[0])
-                else:
-                    decided(ends)
-            except Exception as error:  # noqa: BLE001 - the writer must go on
-                request.decline(error)
-
-        request.connection.owe()
-        Bulk(self.writer, commands, tell).start()
-
-    def look(self, request: Request, answer: Callable[[], None]) -> None:
-        """Answer a query between two batches, when memory holds exactly what is durable."""
-
-        def look() -> None:
-            request.connection.settle()
-            try:
-                if self.store.failure is None:
-                    answer()
-                else:
-                    request.decline(self.store.finished())
-            except Exception as error:  # noqa: BLE001 - the writer must go on
-                request.decline(error)
-
-        self.writer.between(look)
-        request.connection.owe()
-
-    def next_opaque(self) -> int:
-        """Return the number for the broker's next own request."""
-        return next(self._opaque) & OPAQUE_MAX
+    def _visible(self, numbers: set[int]) -> None:
+        if self.pulling.waiting:
+            grown = [self.store.queues[number] for number in numbers]
+            self.pulling.grown([(queue.topic, queue.queue_id) for queue in grown])

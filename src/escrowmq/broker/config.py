@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from escrowmq.model.bounds import check_bounds, check_order
 from escrowmq.model.errors import RequestRefused
-from escrowmq.protocol.delay_levels import DELAY_LEVELS, DelayLevels
-from escrowmq.protocol.limits import TOPIC_CHARS_MAX
+from escrowmq.protocol.message.delay_levels import DELAY_LEVELS, DelayLevels
+from escrowmq.protocol.message.limits import TOPIC_CHARS_MAX
 
 OFF = -1
 
@@ -131,3 +131,15 @@ _BOUNDS = (
     ("bytes_max", 1, 2**40),
     ("batch_max", 1, 100_000),
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Name, cluster and addresses of one broker."""
+
+    name: str
+    cluster: str
+    #: The address that the broker tells clients.
+    address: str
+    #: The same address in the form that stored messages use.
+    store_host: bytes

@@ -8,45 +8,45 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING
 
-from escrowmq.broker.alert_config import AlertsConfig
-from escrowmq.broker.background import Background
-from escrowmq.broker.backup_schedule import BackupConfig
 from escrowmq.broker.broker import Broker
-from escrowmq.broker.broker_clock import BrokerClock
-from escrowmq.broker.catalog_opening import open_catalog
-from escrowmq.broker.config import OFF
-from escrowmq.broker.connection import Connection
-from escrowmq.broker.http import HttpConnections
-from escrowmq.broker.limits import Limits
-from escrowmq.broker.listening import address_to_tell, bound_socket, open_files_max, own_address
-from escrowmq.broker.server_pages import server_pages
-from escrowmq.broker.status import Vitals
-from escrowmq.broker.topics import Topics
-from escrowmq.broker.watch import Watch
-from escrowmq.broker.writer import Writer
-from escrowmq.model.clock import read
+from escrowmq.broker.config import OFF, BrokerConfig, Identity, TopicsConfig, WriterConfig
+from escrowmq.broker.native.status import Vitals
+from escrowmq.broker.net.connection import ClientConnection
+from escrowmq.broker.net.http import HttpConnections
+from escrowmq.broker.net.limits import ConnectionLimits
+from escrowmq.broker.net.listening import (
+    address_to_tell,
+    bound_socket,
+    local_address,
+    open_files_max,
+)
+from escrowmq.broker.pages.server_pages import server_pages
+from escrowmq.broker.periodic.background import PeriodicTasks
+from escrowmq.broker.periodic.backup_schedule import BackupConfig
+from escrowmq.broker.state.catalog_opening import open_catalog
+from escrowmq.broker.state.groups import Groups
+from escrowmq.broker.state.topics import Topics
+from escrowmq.broker.watch.alert_config import AlertsConfig
+from escrowmq.broker.watch.watch import OperatorServices
+from escrowmq.broker.write.broker_clock import BrokerClock
+from escrowmq.broker.write.writer import Writer
+from escrowmq.model.clock import Clock, read
 from escrowmq.model.errors import Unavailable
 from escrowmq.model.limits_config import LimitsConfig
-from escrowmq.protocol.ids import format_address, pack_host
-from escrowmq.store.disk import OsDisk
-from escrowmq.store.lock import DirectoryLock
-from escrowmq.store.recovery import start_store
-
-if TYPE_CHECKING:
-    import socket
-    from collections.abc import Iterator, Sequence
-
-    from escrowmq.broker.config import BrokerConfig, TopicsConfig, WriterConfig
-    from escrowmq.model.clock import Clock
-    from escrowmq.protocol.remoting import Frame
-    from escrowmq.store.config import StoreConfig
-    from escrowmq.store.meta import Meta
-    from escrowmq.transaction.policy import CheckPolicy
+from escrowmq.protocol.message.ids import format_address, pack_host
+from escrowmq.protocol.remoting.frames import RemotingFrame
+from escrowmq.store.config import StoreConfig
+from escrowmq.store.disk.disk import OsDisk
+from escrowmq.store.disk.lock import DirectoryLock
+from escrowmq.store.meta.meta import Meta
+from escrowmq.store.recovery.recovery import start_store
+from escrowmq.transaction.policy import CheckPolicy
 
 STORE = "store"
 META = "meta.db"
@@ -96,17 +96,20 @@ class Server:
         self._topics_config = topics
         self._writer_config = writer
         self._limits_config = limits or LimitsConfig()
-        self._watch = Watch(
-            alerts or AlertsConfig(), backup or BackupConfig(), backup_command, name=broker.name
+        self._watch = OperatorServices(
+            alerts=alerts or AlertsConfig(),
+            backup=backup or BackupConfig(),
+            backup_command=backup_command,
+            name=broker.name,
         )
-        self._connections: set[Connection] = set()
+        self._connections: set[ClientConnection] = set()
         #: Exists once the server stops; set when the last connection is closed.
         self._all_gone: asyncio.Event | None = None
         #: What connections share, and how often each limit was reached.
-        self.limits = Limits(broker)
+        self.limits = ConnectionLimits(broker)
         self._connections_max = broker.connections_max
         self._servers: list[asyncio.Server] = []
-        self._background = Background(lambda: self.broker.clock.now_ms())  # noqa: PLW0108 - not yet
+        self._background = PeriodicTasks(lambda: self.broker.clock.now_ms())  # noqa: PLW0108 - not yet
         self._http = HttpConnections(server_pages(self, lambda: self._broker, broker))
         self._lock: DirectoryLock | None = None
         self._meta: Meta | None = None
@@ -149,7 +152,7 @@ class Server:
             for bound in sockets:
                 self._servers.append(
                     await loop.create_server(
-                        lambda: Connection(self.limits, self), sock=bound, backlog=BACKLOG
+                        lambda: ClientConnection(self.limits, self), sock=bound, backlog=BACKLOG
                     )
                 )
         except BaseException:
@@ -157,17 +160,19 @@ class Server:
                 bound.close()
             await self.stop()
             raise
-        background = self._background
-        background.every(SWEEP_S, "forget_silent_clients", self._sweep)
-        background.every(OFFSETS_S, "write_offsets", self._flush_offsets)
-        background.every(TICK_S, "end_long_pulls", self._end_pulls)
-        background.every(TICK_S, "release_delayed_messages", self._release)
-        background.every(RETAIN_S, "delete_old_messages", self._retain)
-        background.every(EXPIRE_S, "expire_unused_names", self.broker.expiring.run)
-        background.every(STALLED_S, "end_stalled_connections", self._end_stalled)
-        background.every(SPACE_S, "look_at_disk", self._look_at_space)
-        background.every(CLOCK_S, "look_at_clock", self._look_at_clock)
-        await self._watch.start(self.broker, background, own_address(sockets[1]))
+        for every_s, name, work in (
+            (SWEEP_S, "forget_silent_clients", self._sweep),
+            (OFFSETS_S, "write_offsets", self._flush_offsets),
+            (TICK_S, "end_long_pulls", self._end_pulls),
+            (TICK_S, "release_delayed_messages", self.broker.releasing.release_due),
+            (RETAIN_S, "delete_old_messages", self._retain),
+            (EXPIRE_S, "expire_unused_names", self._expire),
+            (STALLED_S, "end_stalled_connections", self._end_stalled),
+            (SPACE_S, "look_at_disk", self._look_at_space),
+            (CLOCK_S, "look_at_clock", self._look_at_clock),
+        ):
+            self._background.every(every_s, name, work)
+        await self._watch.start(self.broker, self._background, local_address(sockets[1]))
 
     async def _start_http(self, advertised: str) -> None:
         bound = bound_socket(self._config.host, self._config.http_port)
@@ -206,16 +211,21 @@ class Server:
             found=found,
             catalog=catalog_found,
         )
+        identity = Identity(
+            name=self._config.name,
+            cluster=self._config.cluster,
+            address=self.broker_address,
+            store_host=store_host,
+        )
         broker = Broker(
-            store,
-            self._writer,
-            meta,
-            clock,
-            self._config,
-            self._topics_config,
-            self.broker_address,
-            store_host,
-            vitals,
+            store=store,
+            writer=self._writer,
+            meta=meta,
+            clock=clock,
+            topics=topics,
+            groups=Groups(store.catalog, self._topics_config),
+            identity=identity,
+            vitals=vitals,
         )
         meta.clamp_offsets(broker.queues.bounds())
         await clock.start(self._writer)
@@ -277,7 +287,7 @@ class Server:
 
     # Called by connections.
 
-    def opened(self, connection: Connection) -> bool:
+    def opened(self, connection: ClientConnection) -> bool:
         """Register a new connection; return False if it exceeds the limit."""
         self._connections.add(connection)
         if self._all_gone is not None:
@@ -285,11 +295,11 @@ class Server:
             connection.close()
         return len(self._connections) <= self._connections_max
 
-    def handle(self, connection: Connection, frame: Frame) -> None:
+    def handle(self, connection: ClientConnection, frame: RemotingFrame) -> None:
         """Pass a frame to the broker."""
         self.broker.handle(connection, frame)
 
-    def closed(self, connection: Connection) -> None:
+    def closed(self, connection: ClientConnection) -> None:
         """Forget a closed connection."""
         self._connections.discard(connection)
         if self._all_gone is not None and not self._connections:
@@ -301,24 +311,25 @@ class Server:
     # Periodic work.
 
     async def _end_pulls(self) -> None:
-        self.broker.pulling.look_at_views()
+        self.broker.pulling.look_at_views(self.broker.store.durable_end)
         self.broker.pulling.give_up()
         self.broker.awaiting.tick()
         self.broker.relaying.give_up()
-
-    async def _release(self) -> None:
-        """Make due messages visible."""
-        await self.broker.releasing.release_due()
 
     async def _retain(self) -> None:
         """Delete old messages."""
         await self.broker.clock.look()
         await self.broker.retaining.run()
 
+    async def _expire(self) -> None:
+        """Expire unused names, and check how near the limits are."""
+        await self.broker.expiring.run()
+        self.broker.capacities.look()
+
     async def _sweep(self) -> None:
         """Forget silent clients and close silent connections."""
         self.broker.heartbeats.expire()
-        self.broker.offsets.expire()
+        self.broker.locks.expire()
         oldest = asyncio.get_running_loop().time() - self._config.idle_ms_max / 1_000
         for connection in list(self._connections):
             connection.end_if_silent(oldest)

@@ -1,43 +1,56 @@
-"""Shared by commands that call a broker: its address, the connection, and how times are shown."""
+"""Shared by commands that call a broker: the connection, and how times are read and shown."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Any
 
-import typer
-
+from escrowmq.cli.options import bad_option
 from escrowmq.model.errors import RequestRefused
 
 if TYPE_CHECKING:
-    from escrowmq.client.own_calls import OwnCalls
+    from escrowmq.client.network.native_calls import NativeCalls
 
-DEFAULT_BROKER = "127.0.0.1:10911"
 ANSWER_S = 30.0
-
-BrokerOption = Annotated[
-    str,
-    typer.Option(
-        "--broker", "-b", metavar="HOST:PORT", envvar="ESCROWMQ_BROKER", help="Whom to ask."
-    ),
-]
-DryRunOption = Annotated[
-    bool, typer.Option("--dry-run", help="Say what would be done, and change nothing.")
-]
 
 
 @contextmanager
-def asking(broker: str) -> Iterator[OwnCalls]:
+def asking(broker: str) -> Iterator[NativeCalls]:
     """Open a connection to the broker at ``HOST:PORT``."""
-    from escrowmq.client.own_calls import OwnCalls
+    from escrowmq.client.network.native_calls import NativeCalls
 
     host, _, port = broker.rpartition(":")
     if not host or not port.isdecimal():
         raise RequestRefused("address_illegal", "write it as HOST:PORT", address=broker[:128])
-    with OwnCalls(broker, answer_s=ANSWER_S) as calls:
+    with NativeCalls(broker, answer_s=ANSWER_S) as calls:
         yield calls
+
+
+def queues_of(calls: NativeCalls, topic: str) -> list[Any]:
+    """Return the queues of a topic; none if the topic is unknown."""
+    from escrowmq.protocol.native.headers import ListQueuesHeader
+    from escrowmq.protocol.native.requests import NativeCode
+
+    return list(calls.rows(NativeCode.LIST_QUEUES, ListQueuesHeader(topic=topic)))
+
+
+def instant_ms(option: str, text: str) -> int:
+    """Parse an option's time: milliseconds since 1970, or ISO 8601 with UTC as the default zone."""
+    if text.isdecimal():
+        return int(text)
+    try:
+        return iso_ms(text)
+    except ValueError:
+        allowed = "milliseconds since 1970, or a time as in 2026-11-16T12:00:00Z"
+        raise bad_option(option, allowed, text[:64]) from None
+
+
+def iso_ms(text: str) -> int:
+    """Convert an ISO 8601 time to milliseconds since 1970; UTC is the default zone."""
+    time = datetime.fromisoformat(text)
+    return int((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1_000)
 
 
 def at(ms: int | None) -> str | None:

@@ -14,10 +14,10 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, get_type_hints
 
-from escrowmq.broker import alert_config
-from escrowmq.broker.alert_config import AlertsConfig
-from escrowmq.broker.backup_schedule import BackupConfig
 from escrowmq.broker.config import BrokerConfig, TopicsConfig, WriterConfig
+from escrowmq.broker.periodic.backup_schedule import BackupConfig
+from escrowmq.broker.watch import alert_config
+from escrowmq.broker.watch.alert_config import AlertsConfig
 from escrowmq.cli.convert import from_text, from_toml
 from escrowmq.cli.log_lines import LogConfig
 from escrowmq.model.errors import RequestRefused
@@ -61,7 +61,7 @@ Given = TypeVar("Given")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class ConfiguredValue:
     """One value and where it came from."""
 
     #: ``section.key``
@@ -77,7 +77,7 @@ class Config:
     """All checked sections, and all settings with their origins."""
 
     sections: Mapping[str, object]
-    settings: tuple[Setting, ...]
+    settings: tuple[ConfiguredValue, ...]
     #: Keyed by the NAME of ``[ledger.NAME]``.
     ledgers: Mapping[str, LedgerConfig]
 
@@ -95,28 +95,33 @@ def load(
     """
     if file is None and environ.get(ENV_FILE):
         file = Path(environ[ENV_FILE])
-    given: dict[str, Setting] = {}
+    given: dict[str, ConfiguredValue] = {}
     # Sources in rising priority: a later one replaces the values of an earlier one.
     for source in (_from_file(file), _from_environ(environ), _from_flags(flags)):
         given.update((setting.name, setting) for setting in source)
     hook = given.get(HOOK)
     if hook is not None:
-        given[HOOK] = replace(hook, value=_filled_hook(hook, environ))
+        given[HOOK] = replace(hook, value=_secret(hook, environ, str))
     sections = {section: _build(section, given) for section in SECTIONS}
     if hook is not None:
         given[HOOK] = replace(hook, value=alert_config.masked(str(hook.value)))
     settings = [
         given.get(f"{section}.{key}")
-        or Setting(name=f"{section}.{key}", value=getattr(sections[section], key), origin=DEFAULT)
+        or ConfiguredValue(
+            name=f"{section}.{key}", value=getattr(sections[section], key), origin=DEFAULT
+        )
         for section, key in _known()
     ]
     urls = {name: setting for name, setting in given.items() if name.startswith(f"{LEDGER}.")}
-    ledgers = {name.split(".")[1]: _ledger(urls[name], environ) for name in sorted(urls)}
+    ledgers = {
+        name.split(".")[1]: _secret(urls[name], environ, lambda url: LedgerConfig(url=url))
+        for name in sorted(urls)
+    }
     settings += [replace(urls[name], value=masked(str(urls[name].value))) for name in sorted(urls)]
     return Config(sections=sections, settings=tuple(settings), ledgers=ledgers)
 
 
-def _build(section: str, given: Mapping[str, Setting]) -> object:
+def _build(section: str, given: Mapping[str, ConfiguredValue]) -> object:
     names = {key: f"{section}.{key}" for known, key in _known() if known == section}
     values = {key: given[name].value for key, name in names.items() if name in given}
     try:
@@ -127,27 +132,20 @@ def _build(section: str, given: Mapping[str, Setting]) -> object:
         raise RequestRefused("bad_config", error.message, **error.fields, origin=origin) from None
 
 
-def _filled_hook(setting: Setting, environ: Mapping[str, str]) -> str:
+def _secret(
+    setting: ConfiguredValue, environ: Mapping[str, str], make: Callable[[str], Given]
+) -> Given:
+    """Make a value from a setting whose ``${NAME}`` come from the environment."""
     try:
-        return expand(str(setting.value), environ)
+        return make(expand(str(setting.value), environ))
     except RequestRefused as error:
-        # The error leaves out the value, which may hold a token.
+        # The error leaves out the value, which may hold a password or a token.
         raise RequestRefused(
             "bad_config", error.message, key=setting.name, origin=setting.origin
         ) from None
 
 
-def _ledger(setting: Setting, environ: Mapping[str, str]) -> LedgerConfig:
-    try:
-        return LedgerConfig(url=expand(str(setting.value), environ))
-    except RequestRefused as error:
-        # The error leaves out the value, which may hold a password.
-        raise RequestRefused(
-            "bad_config", error.message, key=setting.name, origin=setting.origin
-        ) from None
-
-
-def _from_file(path: Path | None) -> Iterator[Setting]:
+def _from_file(path: Path | None) -> Iterator[ConfiguredValue]:
     if path is None:
         return
     try:
@@ -181,7 +179,7 @@ def _with_ledgers(tables: Mapping[str, object]) -> Iterator[tuple[str, object]]:
             yield section, table
 
 
-def _from_environ(environ: Mapping[str, str]) -> Iterator[Setting]:
+def _from_environ(environ: Mapping[str, str]) -> Iterator[ConfiguredValue]:
     # Container platforms set variables such as ESCROWMQ_PORT for a service named escrowmq, so only
     # those with two underscores are ours. A known setting with one underscore is an error.
     slips = {f"{section}_{key}": f"{section}__{key}".upper() for section, key in _known()}
@@ -198,7 +196,7 @@ def _from_environ(environ: Mapping[str, str]) -> Iterator[Setting]:
             raise RequestRefused("bad_config", meant, key=variable, origin=origin)
 
 
-def _from_flags(flags: Iterable[str]) -> Iterator[Setting]:
+def _from_flags(flags: Iterable[str]) -> Iterator[ConfiguredValue]:
     for flag in flags:
         name, equals, text = flag.partition("=")
         section, dot, key = name.rpartition(".")
@@ -211,7 +209,7 @@ def _from_flags(flags: Iterable[str]) -> Iterator[Setting]:
 
 def _setting(
     section: str, key: str, given: Given, convert: Callable[[object, Given], object], origin: str
-) -> Setting:
+) -> ConfiguredValue:
     _check_section(section, origin)
     name = f"{section}.{key}"
     types = get_type_hints(SECTIONS.get(section, LedgerConfig))
@@ -219,7 +217,7 @@ def _setting(
         hint = _did_you_mean(key, types)
         raise RequestRefused("bad_config", f"no such key{hint}", key=name, origin=origin)
     try:
-        return Setting(name=name, value=convert(types[key], given), origin=origin)
+        return ConfiguredValue(name=name, value=convert(types[key], given), origin=origin)
     except ValueError as error:
         facts = {} if section not in SECTIONS else {"value": given}  # A ledger's URL is a secret.
         raise RequestRefused("bad_config", str(error), key=name, **facts, origin=origin) from None

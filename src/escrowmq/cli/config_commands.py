@@ -8,25 +8,18 @@ from typing import cast
 import typer
 
 from escrowmq.cli.config import Config, load
-from escrowmq.cli.options import FileOption, SetOption
-from escrowmq.cli.output import Output, OutputOption, print_list
-from escrowmq.cli.tool_shapes import SettingShape, Value
+from escrowmq.cli.options import FileOption, Output, OutputOption, SetOption
+from escrowmq.cli.output import print_list
+from escrowmq.cli.shapes.tool_shapes import SettingShape, Value
 
-app = typer.Typer(help="See the settings.", no_args_is_help=True)
+app = typer.Typer()
 
 VALUE_WIDTH_MAX = 24
 
 
-@app.callback()
-def config() -> None:
-    """See the settings."""
-
-
 @app.command()
 def show(
-    file: FileOption = None,
-    set_: SetOption = None,
-    output: OutputOption = Output.TABLE,
+    file: FileOption = None, set_: SetOption = None, output: OutputOption = Output.TABLE
 ) -> None:
     """Print every setting, its value, and where the value came from."""
     loaded = load(file=file, environ=os.environ, flags=set_ or ())

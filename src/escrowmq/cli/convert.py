@@ -31,9 +31,7 @@ def from_toml(kind: object, value: object) -> object:
 
 def from_text(kind: object, text: str) -> object:
     """Parse a value from the environment or the command line."""
-    if get_origin(kind) is Literal:
-        return _choice(kind, text)
-    return _READERS[kind](text)
+    return _choice(kind, text) if get_origin(kind) is Literal else _READERS[kind](text)
 
 
 def _choice(kind: object, value: object) -> object:

@@ -17,37 +17,30 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from escrowmq.model.errors import (
-    EscrowError,
-    OutcomeUnknown,
-    ProtocolViolation,
-    RequestRefused,
-    StoreCorrupt,
-    StoreUnusable,
-    Unavailable,
-)
+from escrowmq.model import errors
+from escrowmq.model.errors import EscrowError, RequestRefused, StoreUnusable
 
 #: Exit codes by the error's class, which says who must act. Bad arguments end with 2, too.
 EXITS: dict[type[EscrowError], int] = {
     RequestRefused: 2,
-    Unavailable: 3,
-    OutcomeUnknown: 4,
-    StoreCorrupt: 5,
+    errors.Unavailable: 3,
+    errors.OutcomeUnknown: 4,
+    errors.StoreCorrupt: 5,
     StoreUnusable: 5,
-    ProtocolViolation: 6,
+    errors.ProtocolViolation: 6,
 }
 
 #: Codes whose errors count as another class here: the peer is Apache's broker or an older release.
-COUNTED_AS: dict[str, type[EscrowError]] = {"request_unsupported": ProtocolViolation}
+COUNTED_AS: dict[str, type[EscrowError]] = {"request_unsupported": errors.ProtocolViolation}
 
 #: What to do, by the error's class; the error itself says where.
 REMEDIES: dict[type[EscrowError], str] = {
     RequestRefused: "repeating it unchanged will not help",
-    Unavailable: "nothing was done; try again later",
-    OutcomeUnknown: "it may have happened; look before you repeat it",
-    StoreCorrupt: "keep the data directory as it is; durable bytes are damaged",
+    errors.Unavailable: "nothing was done; try again later",
+    errors.OutcomeUnknown: "it may have happened; check before you repeat it",
+    errors.StoreCorrupt: "durable bytes are damaged; keep the data directory as it is",
     StoreUnusable: "make the data directory usable and start again",
-    ProtocolViolation: "check which program is at the other end",
+    errors.ProtocolViolation: "check which program is at the other end",
 }
 
 #: The user declined at a prompt.
@@ -63,12 +56,12 @@ PYTHONS = ((3, 11), (3, 13))
 COMPLETING = "_ESCROWMQ_COMPLETE"
 
 
-class Entry(NamedTuple):
+class LazyCommand(NamedTuple):
     """A command or a command group that is imported on demand."""
 
     #: ``module:name`` below this package: a function, or for a group its ``typer.Typer``.
     home: str
-    #: Its line in the list of commands: the first line of its own help.
+    #: Its line in the list of commands, and a group's help; the first line of a command's help.
     about: str
 
     def load(self) -> Any:  # noqa: ANN401 - a function, or a typer.Typer
@@ -78,41 +71,52 @@ class Entry(NamedTuple):
 
 
 #: In the order of the help.
-COMMANDS: Mapping[str, Entry] = {
-    "up": Entry(
-        "up:up", "Run a broker and its pipeline until SIGTERM or Ctrl-C: all that there is."
+COMMANDS: Mapping[str, LazyCommand] = {
+    "up": LazyCommand("run.up:up", "Run a broker and its pipeline until SIGTERM or Ctrl-C."),
+    "serve": LazyCommand(
+        "run.serve:serve", "Run a broker and its name server until SIGTERM or Ctrl-C."
     ),
-    "serve": Entry("serve:serve", "Run a broker and its name server until SIGTERM or Ctrl-C."),
-    "pipeline": Entry(
-        "pipeline_command:pipeline",
-        "Settle what is undecided, and archive topics, until SIGTERM or Ctrl-C.",
+    "pipeline": LazyCommand(
+        "run.pipeline_command:pipeline",
+        "Settle transactions and archive topics until SIGTERM or Ctrl-C.",
     ),
-    "demo": Entry(
-        "demo:demo",
-        "Pay orders while services are killed, with plain and with transactional messages.",
+    "demo": LazyCommand(
+        "run.demo:demo", "Pay orders while services are killed, and audit the result."
     ),
-    "doctor": Entry("doctor:doctor", "Look at everything, and say what to do."),
-    "status": Entry(
-        "status:status",
-        "Print how a broker is: what is undecided, whether it is settled, who is there.",
+    "doctor": LazyCommand(
+        "doctor.command:doctor", "Check machine, data, broker and ledgers, and give advice."
     ),
-    "topic": Entry("topic_commands:app", "List, make and remove topics."),
-    "group": Entry("group_commands:app", "List groups; move, pause and resume consumers."),
-    "message": Entry("message_commands:app", "Send a message, find some, watch them come."),
-    "txn": Entry("txn_commands:app", "See undecided transactions, and settle them."),
-    "dlq": Entry("dlq_commands:app", "See what consumers gave up, and send it again."),
-    "lake": Entry("lake_commands:app", "Ask the lake, and keep it in order."),
-    "audit": Entry(
-        "audit_command:audit",
-        "Prove from half and op records that everything else agrees with them.",
+    "status": LazyCommand(
+        "admin.status:status", "Print a broker's state: undecided transactions, clients, disk."
     ),
-    "ledger": Entry("ledger_commands:app", "See the tables of a ledger, and migrate them."),
-    "clock": Entry("clock_commands:app", "See a broker's clocks, and confirm the time."),
-    "store": Entry("store_commands:app", "Look at a data directory, and repair it."),
-    "backup": Entry("backup_commands:backup", "Copy a broker's data while it runs."),
-    "restore": Entry("backup_commands:restore", "Make a data directory from a backup."),
-    "config": Entry("config_commands:app", "See the settings."),
-    "bench": Entry("bench_command:bench", "Run a bench program, and print its figures."),
+    "topic": LazyCommand("admin.topic_commands:app", "List, create and delete topics."),
+    "group": LazyCommand(
+        "admin.group_commands:app", "List groups; reset, pause and resume consumer groups."
+    ),
+    "message": LazyCommand("admin.message_commands:app", "Send, find and follow messages."),
+    "txn": LazyCommand("txn.commands:app", "List, explain and decide undecided transactions."),
+    "dlq": LazyCommand(
+        "admin.dlq_commands:app", "List dead letters of consumer groups, and send them again."
+    ),
+    "lake": LazyCommand("lake.lake_commands:app", "Query the lake, and maintain it."),
+    "audit": LazyCommand(
+        "lake.audit_command:audit", "Prove that brokers, lake, ledgers and your table agree."
+    ),
+    "ledger": LazyCommand(
+        "lake.ledger_commands:app", "Show the tables of a ledger, and migrate them."
+    ),
+    "clock": LazyCommand(
+        "admin.clock_commands:app", "Show a broker's clocks, and confirm the time."
+    ),
+    "store": LazyCommand("data.store_commands:app", "Check a data directory, and repair it."),
+    "backup": LazyCommand("data.backup_commands:backup", "Copy a broker's data while it runs."),
+    "restore": LazyCommand(
+        "data.backup_commands:restore", "Create a data directory from a backup."
+    ),
+    "config": LazyCommand("config_commands:app", "Show the settings."),
+    "bench": LazyCommand(
+        "run.bench_command:bench", "Run a benchmark program, and print its figures."
+    ),
 }
 
 
@@ -127,7 +131,10 @@ def _print_version(wanted: bool) -> None:  # noqa: FBT001 - typer calls it with 
 def escrowmq(
     *,
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print it.")
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
     ] = False,
 ) -> None:
     """Hold the options that come before the command."""
@@ -155,9 +162,9 @@ def app_for(words: Sequence[str], environ: Mapping[str, str]) -> typer.Typer:
             app.command(name, help=entry.about)(_unloaded)
         elif isinstance(loaded := entry.load(), typer.Typer):
             loaded.rich_markup_mode = None
-            app.add_typer(loaded, name=name)
+            app.add_typer(loaded, name=name, help=entry.about, no_args_is_help=True)
         else:
-            # A bench program has its own options.
+            # A benchmark program has its own options.
             others = {"allow_extra_args": True, "ignore_unknown_options": True}
             app.command(name, context_settings=others if name == "bench" else None)(loaded)
     return app
@@ -223,7 +230,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except OSError as error:
         refused = StoreUnusable(
             "system_refused",
-            "the system refused it: look at the place, its rights and the room on the disk",
+            "the system refused it: check the path, its permissions and the free space",
             path=error.filename,
             reason=error.strerror or str(error),
         )
@@ -315,7 +322,7 @@ def _say(exit_code: int, said: _Said, *, is_json: bool) -> int:
 
         import msgspec
 
-        from escrowmq.cli.shapes import ErrorShape
+        from escrowmq.cli.shapes.broker_shapes import ErrorShape
 
         facts = msgspec.to_builtins(dict(said.facts), enc_hook=str)
         told = ErrorShape(

@@ -1,6 +1,6 @@
 """Prints the results of commands: tables for people, JSON and CSV for programs.
 
-JSON is ASCII, so no value can control a terminal and no locale changes it. ``shapes.py`` holds the
+JSON is ASCII, so no value can control a terminal and no locale changes it. ``shapes/`` holds the
 objects that are printed.
 """
 
@@ -10,43 +10,23 @@ import csv
 import io
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
 
 import typer
 
+from escrowmq.cli.options import LineOutput, Output
 from escrowmq.cli.preview import escaped
 
 if TYPE_CHECKING:
     import msgspec
 
-    from escrowmq.cli.shapes import Shape
+    from escrowmq.cli.shapes.broker_shapes import Shape
 
 WIDTH_MAX = 60
+#: A key of the shape, or a title and the key or function that fills its cells.
+Column = str | tuple[str, str | Callable[[Any], object]]
 _KIBI = 1_024
-
-
-class Output(StrEnum):
-    """Output format of a command that ends: a table for people, JSON or CSV for programs."""
-
-    TABLE = "table"
-    JSON = "json"
-    CSV = "csv"
-
-
-class LineOutput(StrEnum):
-    """Output format of a command that prints progress: text lines, or JSON."""
-
-    TABLE = "table"
-    JSON = "json"
-
-
-OutputOption = Annotated[
-    Output, typer.Option("--output", "-o", help="For people, or for programs.")
-]
-LineOutputOption = Annotated[
-    LineOutput, typer.Option("--output", "-o", help="For people, or JSON lines.")
-]
 
 
 def print_list(
@@ -59,6 +39,24 @@ def print_list(
         typer.echo(as_csv([kind.__struct_fields__, *map(csv_row, items)]), nl=False)
     else:
         typer.echo(escaped_lines(table()))
+
+
+def print_table(
+    kind: type[Shape],
+    items: Sequence[Shape],
+    output: Output,
+    columns: Sequence[Column],
+    none: str = "none",
+) -> None:
+    """Print items of one shape, as a table with these columns for people."""
+    pairs = [(column, column) if isinstance(column, str) else column for column in columns]
+    cells = [attrgetter(cell) if isinstance(cell, str) else cell for _, cell in pairs]
+
+    def table() -> str:
+        rows = [[cell(item) for cell in cells] for item in items]
+        return as_table([title for title, _ in pairs], rows, none)
+
+    print_list(kind, items, output, table)
 
 
 def print_item(item: msgspec.Struct, output: Output, table: Callable[[], str]) -> None:
@@ -80,7 +78,7 @@ def print_json_line(item: Shape, *, err: bool = False) -> None:
 def note(text: str, output: Output | LineOutput) -> None:
     """Print a note about the result on standard error."""
     if output == Output.JSON:
-        from escrowmq.cli.shapes import NoteShape
+        from escrowmq.cli.shapes.broker_shapes import NoteShape
 
         print_json_line(NoteShape(note=text), err=True)
     else:

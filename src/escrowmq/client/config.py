@@ -82,7 +82,7 @@ class ConsumerConfig:
             )  # fmt: skip
         if self.broadcast and self.ordered:
             raise RequestRefused(
-                "bad_config", "each member gets all messages: none can wait for others' locks",
+                "bad_config", "each member gets all messages, so members cannot lock queues",
                 key="consumer.ordered",
             )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""The process that audits both runs: it starts Spark, waits for ``GO``, and compares.
+"""The process that audits both runs: it starts Spark and compares.
 
 python -m escrowmq.demo.auditor '{"broker": "127.0.0.1:10911", …}'
 """
@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from escrowmq.demo.figures import Audited, Decided
+from escrowmq.demo.figures import Audited, DecisionCounts
 from escrowmq.demo.order_service import GROUP
+from escrowmq.demo.processes import ChildTask
 from escrowmq.demo.shop import ORDERS, Shop
 from escrowmq.pipeline.config import PipelineConfig
 
@@ -22,15 +23,14 @@ if TYPE_CHECKING:
 
     from escrowmq.pipeline.audit.compare import AuditRequest
 
-GO = "go\n"
 BY_PIPELINE = "settle"
 """The log's name for the pipeline as the part that decided a transaction."""
 
 _COMMITTED, _ROLLED_BACK = "committed", "rolled_back"
 
 
-class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """The task of the auditor, given as JSON on its command line."""
+class AuditorTask(ChildTask, frozen=True, kw_only=True):
+    """The task of the auditor."""
 
     broker: str
     #: Folder and topic of each run.
@@ -55,7 +55,7 @@ def request(broker: str, folder: str, topic: str, *, with_ledger: bool) -> Audit
     )
 
 
-def decided(spark: SparkSession, broker: str) -> Decided:
+def decided(spark: SparkSession, broker: str) -> DecisionCounts:
     """Read from half and op records what decided each transaction, and after how long."""
     from pyspark.sql import functions as F  # noqa: N812 -- the name that every Spark reader knows
 
@@ -72,7 +72,7 @@ def decided(spark: SparkSession, broker: str) -> Decided:
     told = halves.join(ops, on="head", how="left").select("state", "decided_by", age_ms)
     rows = told.collect()
     counts = Counter((row.state, row.decided_by == BY_PIPELINE) for row in rows)
-    return Decided(
+    return DecisionCounts(
         committed_by_producer=counts[_COMMITTED, False],
         rolled_back_by_producer=counts[_ROLLED_BACK, False],
         committed_by_ledger=counts[_COMMITTED, True],
@@ -88,12 +88,10 @@ def main(given: str) -> None:
     from escrowmq.pipeline.spark.scratch import scratch_in
     from escrowmq.pipeline.spark.start_cache import quick_session
 
-    task = msgspec.json.decode(given, type=Task)
+    task = AuditorTask.take(given)
     cache = Path(task.cache)
     with scratch_in(cache) as scratch:
         spark = quick_session(PipelineConfig(), cache=cache, scratch=scratch)
-        if sys.stdin.readline() != GO:
-            sys.exit("the parent is gone")
         plain = request(task.broker, *task.plain, with_ledger=False)
         transactional = request(task.broker, *task.transactional, with_ledger=True)
         done = Audited(

@@ -6,20 +6,20 @@ whatever their speed. The order service gets the orders at which it kills itself
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from escrowmq.demo import downstream, order_service
-from escrowmq.demo.figures import Kill, Run, Sample
+from escrowmq.demo.figures import DemoRun, Kill, ProgressSample
 from escrowmq.demo.order_service import TRANSACTIONAL, death_mark
-from escrowmq.demo.processes import Processes, Up, demo_failed
-from escrowmq.demo.schedule import Fault, Moment, Victim, by_own_hand, from_outside
-from escrowmq.demo.shop import DOWNSTREAM, Counts, Shop
+from escrowmq.demo.processes import DemoBroker, demo_failed
+from escrowmq.demo.schedule import Moment, PlannedKill, Victim, by_own_hand, from_outside
+from escrowmq.demo.shop import DOWNSTREAM, Shop, ShopCounts
 from escrowmq.demo.step_times import read_times
 from escrowmq.model.errors import EscrowError
 from escrowmq.pipeline.audit.pins import take_pins
@@ -33,65 +33,55 @@ THREADS = 8
 MAX_DURATION_S = 5.0
 """How long the SDK lets a transaction take; only after that may a missing ledger row be fenced."""
 
-Tell = Callable[[Run, int, dict[str, int]], None]
+Tell = Callable[[DemoRun, int, dict[str, int]], None]
 
 
 @dataclass(kw_only=True)
 class Conductor:
     """Conducts one run on a running broker."""
 
-    processes: Processes
-    up: Up
-    broker: str
-    name_server: str
+    place: DemoBroker
     mode: str
     folder: Path
     topic: str
     orders: int
-    faults: Sequence[Fault]
+    faults: Sequence[PlannedKill]
     #: Called repeatedly with the run, the orders paid, and the messages consumed by service.
     tell: Tell
-    run: Run = field(init=False)
+    run: DemoRun = field(init=False)
     _from_s: float = 0.0
-    _own_hand: dict[int, Fault] = field(default_factory=dict)
+    _native_hand: dict[int, PlannedKill] = field(default_factory=dict)
     _sampled_s: float = 0.0
 
-    def conduct(self) -> Run:
+    def conduct(self) -> DemoRun:
         """Run from the first order until nothing changes any more; return the figures."""
-        self.run = Run(name=self.mode, orders=self.orders)
+        self.run = DemoRun(name=self.mode, orders=self.orders)
         shop = Shop(self.folder)
         shop.make(self.orders)
-        self._own_hand = {
+        self._native_hand = {
             fault.at_order: fault for fault in self.faults if fault.moment is not Moment.RANDOM
         }
-        counts = Counts(shop)
-        try:
+        with closing(ShopCounts(shop)) as counts:
             services = [self._start_downstream(name) for name in DOWNSTREAM]
             self._from_s = time.monotonic()
             self._pay(counts)
             self.run.took_s = time.monotonic() - self._from_s
             self.run.steps = read_times(self.folder)
             self._await_quiet(counts)
-            self.processes.stop(*services)
+            self.place.processes.stop(*services)
             self.run.wrong_effects = shop.wrong_effects()
-        finally:
-            counts.close()
         return self.run
 
     def _start_downstream(self, name: str) -> subprocess.Popen[str]:
-        task = downstream.Task(
-            name=name,
-            name_server=self.name_server,
-            folder=str(self.folder),
-            topic=self.topic,
-            parent=os.getpid(),
+        task = downstream.DownstreamTask(
+            name=name, name_server=self.place.name_server, folder=str(self.folder), topic=self.topic
         )
-        return self.processes.start_with(f"{self.mode}-{name}", "escrowmq.demo.downstream", task)
+        return self.place.processes.start_with(f"{self.mode}-{name}", task)
 
     def _start_service(self) -> subprocess.Popen[str]:
-        task = order_service.Task(
+        task = order_service.OrderServiceTask(
             mode=self.mode,
-            name_server=self.name_server,
+            name_server=self.place.name_server,
             folder=str(self.folder),
             topic=self.topic,
             orders=self.orders,
@@ -99,9 +89,8 @@ class Conductor:
             max_duration_s=MAX_DURATION_S,
             die_before_commit=sorted(by_own_hand(self.faults, Moment.BEFORE_COMMIT)),
             die_after_commit=sorted(by_own_hand(self.faults, Moment.AFTER_COMMIT)),
-            parent=os.getpid(),
         )
-        return self.processes.start_with(self._service_name, "escrowmq.demo.order_service", task)
+        return self.place.processes.start_with(self._service_name, task)
 
     @property
     def _service_name(self) -> str:
@@ -109,33 +98,37 @@ class Conductor:
 
     # Paying.
 
-    def _pay(self, counts: Counts) -> None:
+    def _pay(self, counts: ShopCounts) -> None:
         """Pay all orders, starting a new order service whenever one was killed."""
         waiting = from_outside(self.faults)
         until = self._from_s + PAY_S_MAX
         while True:
             service = self._start_service()
             waiting = self._watch(service, counts, waiting, until)
-            self.processes.stop(service)
+            self.place.processes.stop(service)
             if service.returncode == 0:
                 return
             if service.returncode != -signal.SIGKILL:
-                raise demo_failed("the order service ended", self.processes.log(self._service_name))
+                raise demo_failed(
+                    "the order service failed", self.place.processes.log(self._service_name)
+                )
             self._note_own_hand()
 
     def _watch(
         self,
         service: subprocess.Popen[str],
-        counts: Counts,
-        waiting: list[Fault],
+        counts: ShopCounts,
+        waiting: list[PlannedKill],
         until: float,
-    ) -> list[Fault]:
+    ) -> list[PlannedKill]:
         """Watch until the service ends, and carry out faults that are due; return the others."""
         before, started_s = counts.paid(), time.monotonic()
         is_started = False
         while service.poll() is None:
             if time.monotonic() > until:
-                raise demo_failed("the orders take too long", self.processes.log("up"))
+                raise demo_failed(
+                    f"not all orders were paid in {PAY_S_MAX:.0f} s", self.place.processes.log("up")
+                )
             paid = self._look(counts)
             if paid > before and not is_started:
                 is_started = True
@@ -148,43 +141,45 @@ class Conductor:
         self._look(counts)
         return waiting
 
-    def _kill(self, fault: Fault, service: subprocess.Popen[str]) -> None:
+    def _kill(self, fault: PlannedKill, service: subprocess.Popen[str]) -> None:
         time.sleep(fault.delay_ms / 1_000)
         if fault.victim is Victim.BROKER:
-            readies = self.up.readies("broker")
-            self.up.kill_broker()
+            readies = self.place.up.readies("broker")
+            self.place.up.kill_broker()
             killed_s = time.monotonic()
             self._note(fault)
-            self.up.await_ready("broker", readies + 1)
+            self.place.up.await_ready("broker", readies + 1)
             self.run.broker_away_s += time.monotonic() - killed_s
         elif service.poll() is None:
             service.kill()
             self._note(fault)
 
     def _note_own_hand(self) -> None:
-        for order, fault in list(self._own_hand.items()):
+        for order, fault in list(self._native_hand.items()):
             if death_mark(self.folder, order).exists():
-                del self._own_hand[order]
+                del self._native_hand[order]
                 self._note(fault)
 
-    def _note(self, fault: Fault) -> None:
+    def _note(self, fault: PlannedKill) -> None:
         at_s = time.monotonic() - self._from_s
         self.run.kills.append(Kill(at_s=at_s, victim=fault.victim, moment=fault.moment))
 
-    def _look(self, counts: Counts) -> int:
+    def _look(self, counts: ShopCounts) -> int:
         paid = counts.paid()
         at_s = time.monotonic() - self._from_s
         if at_s - self._sampled_s >= SAMPLE_S or not self.run.samples:
             self._sampled_s = at_s
             consumed = counts.consumed()
-            self.run.samples.append(Sample(at_s=at_s, paid=paid, acted=min(consumed.values())))
+            self.run.samples.append(
+                ProgressSample(at_s=at_s, paid=paid, acted=min(consumed.values()))
+            )
             self.tell(self.run, paid, consumed)
         self.run.paid = paid
         return paid
 
     # Waiting.
 
-    def _await_quiet(self, counts: Counts) -> None:
+    def _await_quiet(self, counts: ShopCounts) -> None:
         """Wait until no transaction is undecided and every message is consumed."""
         since = time.monotonic()
         is_settled = False
@@ -205,7 +200,7 @@ class Conductor:
     def _broker_facts(self) -> tuple[int, int]:
         """Return the number of undecided transactions, and of visible messages in the topic."""
         try:
-            pin = take_pins([self.broker])[0]
+            pin = take_pins([self.place.broker])[0]
         except EscrowError:
             return -1, -1
         messages = sum(queue.end for queue in pin.queues if queue.topic == self.topic)

@@ -8,51 +8,67 @@ that is delivered twice has its effect once.
 
 from __future__ import annotations
 
-import sqlite3
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-import msgspec
-
-from escrowmq.client.consumer import Consumer
-from escrowmq.client.messages import Received
+from escrowmq.client.consumer.consumer import Consumer
+from escrowmq.client.messages.messages import Received
+from escrowmq.demo.processes import ChildTask
 from escrowmq.demo.shop import EFFECTS, Shop, connect
-from escrowmq.pipeline.spark.parent import end_with_parent
 
 
-class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """The task of a service, given as JSON on its command line."""
+class ServiceTask(ChildTask, frozen=True, kw_only=True):
+    """The task of a downstream service on any database."""
 
     name: str
     name_server: str
-    folder: str
     topic: str
-    parent: int
+
+    def consume(
+        self,
+        open_database: Callable[[], Any],
+        act: Callable[[Any, int], None],
+        *,
+        concurrency: int,
+        begin: Callable[[Any], None] = lambda _: None,
+    ) -> None:
+        """Consume until SIGTERM: `act` has the effect of an order, after `begin`.
+
+        Each thread has its own connection.
+        """
+        consumer = Consumer(self.name_server, f"{self.name}-{self.topic}", concurrency=concurrency)
+        own = threading.local()
+
+        @consumer.subscribe(self.topic)
+        def handle(message: Received) -> None:
+            if not hasattr(own, "db"):
+                own.db = open_database()
+            begin(own.db)
+            with consumer.transaction(own.db) as tx:
+                act(tx.db, int(message.body))
+
+        consumer.run()
+
+
+class DownstreamTask(ServiceTask, frozen=True, kw_only=True):
+    """The task of a service on SQLite."""
+
+    folder: str
 
 
 def main(given: str) -> None:
     """Consume until SIGTERM."""
-    task = msgspec.json.decode(given, type=Task)
-    end_with_parent(task.parent)
-    # SQLite allows one writer at a time, so more handlers would only wait.
-    consumer = Consumer(task.name_server, f"{task.name}-{task.topic}", concurrency=1)
+    task = DownstreamTask.take(given)
     path = Shop(Path(task.folder)).path(task.name)
-    own = threading.local()
-
-    def database() -> sqlite3.Connection:
-        """Return this thread's connection."""
-        if not hasattr(own, "db"):
-            own.db = connect(path)
-        found: sqlite3.Connection = own.db
-        return found
-
-    @consumer.subscribe(task.topic)
-    def act(message: Received) -> None:
-        with consumer.transaction(database()) as tx:
-            tx.db.execute(EFFECTS[task.name], (int(message.body),))
-
-    consumer.run()
+    # SQLite allows one writer at a time, so more handlers would only wait.
+    task.consume(
+        lambda: connect(path),
+        lambda db, order: db.execute(EFFECTS[task.name], (order,)),
+        concurrency=1,
+    )
 
 
 if __name__ == "__main__":

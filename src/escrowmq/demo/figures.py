@@ -5,12 +5,12 @@ from __future__ import annotations
 import msgspec
 
 from escrowmq.demo.step_times import StepTimes
-from escrowmq.pipeline.audit.findings import Finding
+from escrowmq.pipeline.audit.findings import FindingName
 from escrowmq.pipeline.audit.report import AuditReport
 from escrowmq.pipeline.pages.origin import ReportOrigin
 
 
-class Sample(msgspec.Struct, frozen=True, kw_only=True):
+class ProgressSample(msgspec.Struct, frozen=True, kw_only=True):
     """Progress of a run at one moment."""
 
     at_s: float
@@ -27,7 +27,7 @@ class Kill(msgspec.Struct, frozen=True, kw_only=True):
     moment: str
 
 
-class Run(msgspec.Struct, kw_only=True):
+class DemoRun(msgspec.Struct, kw_only=True):
     """One run as its conductor saw it."""
 
     name: str
@@ -45,7 +45,7 @@ class Run(msgspec.Struct, kw_only=True):
     paid: int = 0
     messages: int = 0
     kills: list[Kill] = []
-    samples: list[Sample] = []
+    samples: list[ProgressSample] = []
     #: Whether all downstream services consumed all messages in time.
     is_through: bool = False
     #: By downstream service: effects that are missing or duplicated.
@@ -72,7 +72,7 @@ class Run(msgspec.Struct, kw_only=True):
         return sum(kill.victim == victim and moment in ("", kill.moment) for kill in self.kills)
 
 
-class Decided(msgspec.Struct, frozen=True, kw_only=True):
+class DecisionCounts(msgspec.Struct, frozen=True, kw_only=True):
     """Number of transactions by how they were decided, according to the log."""
 
     #: Decided by the order service.
@@ -91,10 +91,10 @@ class Audited(msgspec.Struct, frozen=True, kw_only=True):
 
     plain: AuditReport
     transactional: AuditReport
-    decided: Decided
+    decided: DecisionCounts
 
 
-class Compared(msgspec.Struct, frozen=True, kw_only=True):
+class MethodFigures(msgspec.Struct, frozen=True, kw_only=True):
     """Figures of one method to make four databases agree, on PostgreSQL and without kills."""
 
     orders: int
@@ -123,21 +123,21 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
 class OnPostgres(msgspec.Struct, frozen=True, kw_only=True):
     """Our method and XA, and both again with one slow service."""
 
-    ours: Compared
-    xa: Compared
+    ours: MethodFigures
+    xa: MethodFigures
     slow_ms: int
-    slow_ours: Compared
-    slow_xa: Compared
+    slow_ours: MethodFigures
+    slow_xa: MethodFigures
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """All results of the demo."""
 
     seed: int
-    plain: Run
-    transactional: Run
+    plain: DemoRun
+    transactional: DemoRun
     audited: Audited
-    on_postgres: OnPostgres | None = None
+    on_postgres: OnPostgres | None
     origin: ReportOrigin | None = None
 
     @property
@@ -153,13 +153,8 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
             and not any(run.wrong_effects.values())
         )
 
-    @property
-    def plain_disagreements(self) -> int:
-        """Orders and messages of the plain run that do not match."""
-        return disagreements(self.audited.plain)
 
-
-def found(report: AuditReport, name: Finding) -> int:
+def found(report: AuditReport, name: FindingName) -> int:
     """Return how often an audit made this finding."""
     return sum(one.total for one in report.findings if one.name is name)
 

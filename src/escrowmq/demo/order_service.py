@@ -15,24 +15,24 @@ import sqlite3
 import sys
 import threading
 from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from escrowmq.client.producer import Producer
+from escrowmq.client.producer.producer import Producer
+from escrowmq.demo.processes import ChildTask
 from escrowmq.demo.shop import ORDERS, Shop, connect
 from escrowmq.demo.step_times import OrderStep, StepLog, Stopwatch
 from escrowmq.model.errors import EscrowError
-from escrowmq.pipeline.spark.parent import end_with_parent
 
 PLAIN, TRANSACTIONAL = "plain", "transactional"
 GROUP = "orders"
 TRIES_MAX = 100
 
 
-class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """The task of the service, given as JSON on its command line."""
+class OrderServiceTask(ChildTask, frozen=True, kw_only=True):
+    """The task of the service."""
 
     mode: str
     name_server: str
@@ -43,9 +43,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     threads: int
     max_duration_s: float
     #: Orders at which the service kills itself.
-    die_before_commit: list[int] = []
-    die_after_commit: list[int] = []
-    parent: int
+    die_before_commit: Sequence[int] = ()
+    die_after_commit: Sequence[int] = ()
 
 
 class Till(sqlite3.Connection):
@@ -56,7 +55,7 @@ class Till(sqlite3.Connection):
 
     turn = threading.Lock()
     order = 0
-    task: Task
+    task: OrderServiceTask
     has_turn = False
     #: Stopwatch of the order that is being paid.
     watch: Stopwatch
@@ -89,7 +88,7 @@ def death_mark(folder: Path, order: int) -> Path:
     return folder / f"died-at-{order}"
 
 
-def die_once(task: Task, orders: list[int], order: int) -> None:
+def die_once(task: OrderServiceTask, orders: Sequence[int], order: int) -> None:
     """Kill this process with SIGKILL if it is to die at this order and has not done so before."""
     if order in orders:
         mark = death_mark(Path(task.folder), order)
@@ -98,10 +97,10 @@ def die_once(task: Task, orders: list[int], order: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-class Service:
+class OrderService:
     """Threads that pay the unpaid orders."""
 
-    def __init__(self, task: Task, producer: Producer) -> None:
+    def __init__(self, task: OrderServiceTask, producer: Producer) -> None:
         self._task = task
         self._producer = producer
         self._shop = Shop(Path(task.folder))
@@ -109,32 +108,29 @@ class Service:
         self._left = deque(order for order in range(1, task.orders + 1) if order not in paid)
         self._pay = self._pay_plain if task.mode == PLAIN else self._pay_transactional
         self.times = StepLog()
-        self.failure: BaseException | None = None
 
     def run(self) -> None:
         """Run until all orders are paid; raise the error that a thread failed with."""
-        threads = [threading.Thread(target=self._work) for _ in range(self._task.threads)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if self.failure is not None:
-            raise self.failure
+        with ThreadPoolExecutor(self._task.threads) as threads:
+            for done in [threads.submit(self._work) for _ in range(self._task.threads)]:
+                done.result()
 
     def _work(self) -> None:
         db: Any = connect(self._shop.path(ORDERS), Till)
         db.task = self._task
         try:
-            while self.failure is None and self._left:
+            while self._left:
                 try:
                     order = self._left.popleft()
                 except IndexError:
                     return
                 self._pay_at_last(db, order)
-        except BaseException as error:  # noqa: BLE001 - the main thread raises it
-            self.failure = error
+        except BaseException:
+            # The other threads stop, too.
+            self._left.clear()
+            raise
         finally:
-            # Other threads see the failure only after they get the writer lock.
+            # Other threads go on only after they get the writer lock.
             db.give_turn()
             db.close()
 
@@ -192,8 +188,7 @@ def is_paid(db: sqlite3.Connection, order: int) -> bool:
 
 def main(given: str) -> None:
     """Run the service until all orders are paid, and write the step times."""
-    task = msgspec.json.decode(given, type=Task)
-    end_with_parent(task.parent)
+    task = OrderServiceTask.take(given)
     ledger = Shop(Path(task.folder)).ledger(ORDERS) if task.mode == TRANSACTIONAL else None
     with Producer(
         task.name_server,
@@ -202,7 +197,7 @@ def main(given: str) -> None:
         timeout_s=task.max_duration_s,
         max_duration_s=task.max_duration_s,
     ) as producer:
-        service = Service(task, producer)
+        service = OrderService(task, producer)
         service.run()
     service.times.write(Path(task.folder))
 

@@ -5,27 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from escrowmq.demo.figures import Figures, Run, disagreements, found
+from escrowmq.demo.figures import DemoRun, Figures, disagreements, found
 from escrowmq.demo.schedule import Victim
 from escrowmq.demo.speed import speed_reasons
-from escrowmq.demo.text import (
-    COMPARED,
-    DISAGREEMENTS,
-    PLACED,
-    reasons,
-    sections,
-    xa_sections,
-)
+from escrowmq.demo.text import COMPARED, DISAGREEMENTS, PLACED, reasons, sections, xa_sections
 from escrowmq.pipeline.pages.axes import block_sign, charts, figure, legend
-from escrowmq.pipeline.pages.bars import Bar, Group, bar_chart
-from escrowmq.pipeline.pages.lines import (
-    Line,
-    Mark,
-    Scales,
-    common_scales,
-    line_chart,
-    lines_legend,
-)
+from escrowmq.pipeline.pages.bars import Bar, BarGroup, bar_chart
+from escrowmq.pipeline.pages.lines import Line, TimeMark, common_scales, line_chart, lines_legend
 from escrowmq.pipeline.pages.page import Card, cards, page_end, page_head, page_header
 from escrowmq.pipeline.pages.page import figures as figures_table
 
@@ -77,15 +63,15 @@ def _cards(figures: Figures) -> Iterator[Card]:
     plain, ours = figures.plain, figures.transactional
     wrong = (
         f"{sum(plain.wrong_effects.values()):,} effects downstream are wrong: parcels, points and"
-        " carts of orders that nobody heard of, or that were heard of twice."
+        " carts of orders whose message was lost or came twice."
     )
     about_speed = (
-        "Plain beside transactional, with all restarts in it. A transactional order waits for the"
-        " broker's disk twice, a plain one once; the reasons are below."
+        "Plain and transactional, restarts included. A transactional order waits for the broker's"
+        " disk twice, a plain order once. The reasons are below."
     )
     yield Card(
         "Plain messages",
-        f"{figures.plain_disagreements:,}",
+        f"{disagreements(figures.audited.plain):,}",
         "orders and messages disagree",
         [wrong],
         "open",
@@ -105,23 +91,18 @@ def _cards(figures: Figures) -> Iterator[Card]:
     )
 
 
-def _over_time(plain: Run, transactional: Run) -> Iterator[str]:
+def _over_time(plain: DemoRun, transactional: DemoRun) -> Iterator[str]:
     drawn = [(_lines(run), _marks(run)) for run in (plain, transactional)]
     scales = common_scales(drawn)
     for run, name, (lines, marks) in zip((plain, transactional), _RUNS, drawn, strict=True):
-        yield _run_chart(run, name, lines, marks, scales)
+        about = f"{run.paid:,} orders paid in {run.took_s:,.1f} s, {len(run.kills)} kills"
+        keys = lines_legend(lines, low_marks="order service killed", high_marks="broker killed")
+        label = f"{name}: orders over time"
+        drawing = line_chart(lines, marks, scales, counts="orders", label=label)
+        yield figure(name.capitalize(), about, keys, drawing)
 
 
-def _run_chart(
-    run: Run, name: str, lines: Sequence[Line], marks: Sequence[Mark], scales: Scales
-) -> str:
-    about = f"{run.paid:,} orders paid in {run.took_s:,.1f} s, {len(run.kills)} kills"
-    keys = lines_legend(lines, low_marks="order service killed", high_marks="broker killed")
-    drawing = line_chart(lines, marks, scales, counts="orders", label=f"{name}: orders over time")
-    return figure(name.capitalize(), about, keys, drawing)
-
-
-def _lines(run: Run) -> list[Line]:
+def _lines(run: DemoRun) -> list[Line]:
     paid = [(sample.at_s, float(sample.paid)) for sample in run.samples]
     acted = [(sample.at_s, float(sample.acted)) for sample in run.samples]
     return [
@@ -130,9 +111,9 @@ def _lines(run: Run) -> list[Line]:
     ]
 
 
-def _marks(run: Run) -> list[Mark]:
+def _marks(run: DemoRun) -> list[TimeMark]:
     return [
-        Mark(kill.at_s, f"{kill.victim} killed {kill.moment}", kill.victim == Victim.BROKER)
+        TimeMark(kill.at_s, f"{kill.victim} killed {kill.moment}", kill.victim == Victim.BROKER)
         for kill in run.kills
     ]
 
@@ -157,7 +138,7 @@ def _disagreements(figures: Figures) -> str:
             for run, style, count in zip(_RUNS, _RUN_STYLES, counts, strict=True)
         ]
         first, _, rest = name.partition(" ")
-        groups.append(Group(f"{first}\n{rest}", bars))
+        groups.append(BarGroup(f"{first}\n{rest}", bars))
     return bar_chart(groups, counts="disagreements", label="orders and messages that disagree")
 
 
@@ -166,11 +147,11 @@ def _ages(ages_ms: Sequence[int]) -> str:
     for high in _AGES_S:
         count = sum(low * 1_000 <= age < high * 1_000 for age in ages_ms)
         groups.append(
-            Group(f"{low} to {high}", [Bar(f"{low} to {high} s: {count:,}", [("third", count)])])
+            BarGroup(f"{low} to {high}", [Bar(f"{low} to {high} s: {count:,}", [("third", count)])])
         )
         low = high
     count = sum(age >= low * 1_000 for age in ages_ms)
-    groups.append(Group(f"> {low}", [Bar(f"longer: {count:,}", [("third", count)])]))
+    groups.append(BarGroup(f"> {low}", [Bar(f"longer: {count:,}", [("third", count)])]))
     return bar_chart(
         groups, counts="transactions", label="time until the decision", axis="seconds undecided"
     )

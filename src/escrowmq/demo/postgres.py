@@ -10,21 +10,15 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import psycopg
 
-from escrowmq.client.ledger_table import SqlLedger
-from escrowmq.demo.shop import DOWNSTREAM, EFFECTS, ORDERS
+from escrowmq.client.ledger.table import SqlLedger
+from escrowmq.demo.shop import DOWNSTREAM, EFFECTS, ORDERS, TABLES
 
 PREPARED_MAX = 64
 
-TABLES = {
-    ORDERS: "CREATE TABLE orders (id integer PRIMARY KEY, paid integer NOT NULL)",
-    "logistics": "CREATE TABLE shipments (order_id integer NOT NULL)",
-    "points": "CREATE TABLE points (order_id integer NOT NULL, points integer NOT NULL)",
-    "cart": "CREATE TABLE cart (order_id integer PRIMARY KEY, removed integer NOT NULL)",
-}
 PAY = "INSERT INTO orders VALUES (%s, 1)"
 ACTS = {name: sql.replace("?", "%s") for name, sql in EFFECTS.items()}
 BRANCHES = (ORDERS, *DOWNSTREAM)
@@ -55,6 +49,13 @@ class TimedConnection(psycopg.Connection[Any]):
     held_ms: ClassVar[dict[str, list[float]]] = {}
     branch = ""
     _since = 0.0
+
+    @classmethod
+    def open(cls, url: str, branch: str, *, autocommit: bool = False) -> Self:
+        """Open a connection to the database of a branch."""
+        made = cls.connect(url, autocommit=autocommit)
+        made.branch = branch
+        return made
 
     def take(self) -> None:
         """Start the measurement; call this before the first statement that writes."""

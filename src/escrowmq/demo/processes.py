@@ -9,19 +9,36 @@ import subprocess
 import sys
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Self
 
 import msgspec
 
 from escrowmq.model.errors import Unavailable
+from escrowmq.pipeline.spark.parent import end_with_parent
 
 STOP_S = 30.0
 READY_S = 120.0
 _PID = re.compile(r"^(\w+) +started pid=(\d+)")
 _READY = re.compile(r"^(\w+) +ready (.*)")
+
+
+class ChildTask(msgspec.Struct, frozen=True, kw_only=True):
+    """The task of a child process, given as JSON on its command line."""
+
+    #: The id of the process that starts the child.
+    parent: int = msgspec.field(default_factory=os.getpid)
+
+    @classmethod
+    def take(cls, given: str) -> Self:
+        """Read this process's task; from now on this process ends with its parent."""
+        task = msgspec.json.decode(given, type=cls)
+        end_with_parent(task.parent)
+        return task
 
 
 def demo_failed(what: str, log: Path) -> Unavailable:
@@ -70,9 +87,9 @@ class Processes:
         self._running.append(process)
         return process
 
-    def start_with(self, name: str, module: str, task: msgspec.Struct) -> subprocess.Popen[str]:
-        """Start one of our modules with its task as JSON."""
-        return self.start(name, [module, msgspec.json.encode(task).decode()])
+    def start_with(self, name: str, task: ChildTask) -> subprocess.Popen[str]:
+        """Start the module of this task."""
+        return self.start(name, [type(task).__module__, msgspec.json.encode(task).decode()])
 
     def stop(self, *processes: subprocess.Popen[str]) -> None:
         """Stop processes with SIGTERM; after ``STOP_S`` seconds, kill them and their groups."""
@@ -103,7 +120,7 @@ class Processes:
             signal.signal(signal.SIGINT, before)
 
 
-class Up:
+class UpProcess:
     """``escrowmq up`` as a child process; a thread reads its output."""
 
     def __init__(self, processes: Processes, folder: Path, config: Path) -> None:
@@ -113,8 +130,8 @@ class Up:
         self.process = processes.start("up", words, stdout=subprocess.PIPE)
         self._changed = threading.Condition()
         self._pids: dict[str, int] = {}
-        self._ready: dict[str, str] = {}
-        self._readies: dict[str, int] = {}
+        #: The facts of each ready line, by child.
+        self._ready: defaultdict[str, list[str]] = defaultdict(list)
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
@@ -124,32 +141,37 @@ class Up:
                 if started := _PID.match(line):
                     self._pids[started[1]] = int(started[2])
                 elif ready := _READY.match(line):
-                    self._ready[ready[1]] = ready[2]
-                    self._readies[ready[1]] = self._readies.get(ready[1], 0) + 1
+                    self._ready[ready[1]].append(ready[2])
                 self._changed.notify_all()
         with self._changed:
             self._changed.notify_all()
 
     def await_ready(self, name: str, times: int = 1) -> dict[str, str]:
         """Wait until a child was ready this many times; return the facts of its last ready line."""
-
-        def is_done() -> bool:
-            return self._readies.get(name, 0) >= times or self.process.poll() is not None
-
+        until = time.monotonic() + READY_S
         with self._changed:
-            until = time.monotonic() + READY_S
-            while not is_done() and time.monotonic() < until:
+            while len(self._ready[name]) < times:
+                if self.process.poll() is not None or time.monotonic() >= until:
+                    raise demo_failed(f"the {name} does not start", self._log)
                 self._changed.wait(0.5)
-            if self._readies.get(name, 0) < times:
-                raise demo_failed(f"the {name} does not start", self._log)
-            return dict(fact.split("=", 1) for fact in self._ready[name].split())
+            return dict(fact.split("=", 1) for fact in self._ready[name][-1].split())
 
     def readies(self, name: str) -> int:
         """Return how often a child was ready."""
         with self._changed:
-            return self._readies.get(name, 0)
+            return len(self._ready[name])
 
     def kill_broker(self) -> None:
         """Send SIGKILL to the broker; ``escrowmq up`` restarts it."""
         with self._changed:
             os.kill(self._pids["broker"], signal.SIGKILL)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemoBroker:
+    """A running broker with its pipeline, and their addresses."""
+
+    processes: Processes
+    up: UpProcess
+    broker: str
+    name_server: str

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,17 +12,20 @@ import msgspec
 
 from escrowmq.demo import auditor
 from escrowmq.demo.conductor import THREADS, Conductor, Tell
-from escrowmq.demo.figures import Audited, Figures, OnPostgres, Run
-from escrowmq.demo.order_service import PLAIN, TRANSACTIONAL
-from escrowmq.demo.place import Place
-from escrowmq.demo.processes import Processes, Up, demo_failed
-from escrowmq.demo.rehearsal import NAME, rehearse
+from escrowmq.demo.figures import Audited, DemoRun, Figures, OnPostgres
+from escrowmq.demo.order_service import PLAIN, TRANSACTIONAL, OrderServiceTask
+from escrowmq.demo.processes import ChildTask, DemoBroker, Processes, UpProcess, demo_failed
 from escrowmq.demo.schedule import draw
 from escrowmq.demo.shop import ORDERS, Shop
-from escrowmq.demo.wanted import Wanted
+from escrowmq.demo.wanted import DemoOptions
+from escrowmq.pipeline.audit.pins import take_pins
 from escrowmq.pipeline.config import user_cache
 from escrowmq.pipeline.pages.origin import this_origin
 
+REHEARSAL = "rehearsal"
+REHEARSAL_S_MAX = 180.0
+_REHEARSED_S_MAX = 1.0
+_LOOK_S = 0.2
 AUDIT_S_MAX = 300.0
 XA_S_MAX = 900.0
 XA_TOPICS = ("order-paid-on-postgres", "order-paid-slowly")
@@ -56,23 +59,25 @@ Say = Callable[[str], None]
 
 
 @contextmanager
-def running(folder: Path) -> Iterator[Place]:
+def running(folder: Path) -> Iterator[DemoBroker]:
     """Run ``escrowmq up`` on free ports; all processes of the demo end with the block."""
     logs = folder / "logs"
     logs.mkdir(parents=True)
     config = folder / "escrowmq.toml"
     values = {
         "cache": str(user_cache()),
-        "rehearsal": Shop(folder / NAME).url(ORDERS),
+        "rehearsal": Shop(folder / REHEARSAL).url(ORDERS),
         "orders": Shop(folder / TRANSACTIONAL).url(ORDERS),
     }
     quoted = {name: _quoted(value) for name, value in values.items()}
     config.write_text(_CONFIG.format(**quoted), encoding="utf-8")
     processes = Processes(logs)
     try:
-        up = Up(processes, folder / "data", config)
+        up = UpProcess(processes, folder / "data", config)
         places = up.await_ready("broker")
-        yield Place(processes=processes, up=up, broker=places["broker"], name_server=places["name"])
+        yield DemoBroker(
+            processes=processes, up=up, broker=places["broker"], name_server=places["name"]
+        )
     finally:
         processes.stop_all()
 
@@ -82,7 +87,7 @@ def _quoted(text: str) -> str:
     return msgspec.json.encode(text).decode()
 
 
-def play(wanted: Wanted, say: Say, tell: Tell) -> Figures:
+def play(wanted: DemoOptions, say: Say, tell: Tell) -> Figures:
     """Run the demo; ``say`` gets the name of each step, ``tell`` the progress of a run."""
     folders = {mode: wanted.folder / mode for mode in TOPICS}
     faults = draw(orders=wanted.orders, kills=wanted.kills, seed=wanted.seed)
@@ -91,15 +96,12 @@ def play(wanted: Wanted, say: Say, tell: Tell) -> Figures:
         _make_topics(place)
         place.up.await_ready("pipeline")
         say("a rehearsal, so that Spark has settled once before anything is measured")
-        rehearse(place, Shop(wanted.folder / NAME))
-        runs: dict[str, Run] = {}
+        _rehearse(place, Shop(wanted.folder / REHEARSAL))
+        runs: dict[str, DemoRun] = {}
         for mode, topic in TOPICS.items():
             say(f"{mode} messages: {wanted.orders:,} orders, {len(faults)} kills")
             runs[mode] = Conductor(
-                processes=place.processes,
-                up=place.up,
-                broker=place.broker,
-                name_server=place.name_server,
+                place=place,
                 mode=mode,
                 folder=folders[mode],
                 topic=topic,
@@ -123,40 +125,64 @@ def play(wanted: Wanted, say: Say, tell: Tell) -> Figures:
     )
 
 
-def _make_topics(place: Place) -> None:
-    for topic in (NAME, *TOPICS.values(), *XA_TOPICS):
+def _make_topics(place: DemoBroker) -> None:
+    for topic in (REHEARSAL, *TOPICS.values(), *XA_TOPICS):
         words = ["escrowmq.cli.main", "topic", "create", topic, "--broker", place.broker]
         made = place.processes.start("topics", words)
         made.wait()
         place.processes.stop(made)
         if made.returncode:
-            raise demo_failed("a topic cannot be made", place.processes.log("topics"))
+            raise demo_failed("a topic cannot be created", place.processes.log("topics"))
 
 
-def _audit(place: Place, folder: Path) -> Audited:
+def _rehearse(place: DemoBroker, shop: Shop) -> None:
+    """Let a service die before the COMMIT of one order, and wait until the pipeline settles it.
+
+    The first job after Spark starts takes many times as long as the later ones, which are measured.
+    """
+    shop.make(1)
+    task = OrderServiceTask(
+        mode=TRANSACTIONAL,
+        name_server=place.name_server,
+        group=REHEARSAL,
+        folder=str(shop.folder),
+        topic=REHEARSAL,
+        orders=1,
+        threads=1,
+        max_duration_s=_REHEARSED_S_MAX,
+        die_before_commit=[1],
+    )
+    service = place.processes.start_with(REHEARSAL, task)
+    service.wait()
+    place.processes.stop(service)
+    until = time.monotonic() + REHEARSAL_S_MAX
+    while take_pins([place.broker])[0].status.undecided:
+        if time.monotonic() > until:
+            what = f"the pipeline settled nothing in {REHEARSAL_S_MAX:.0f} s"
+            raise demo_failed(what, place.processes.log("up"))
+        time.sleep(_LOOK_S)
+
+
+def _audit(place: DemoBroker, folder: Path) -> Audited:
     result = folder / "audited.json"
-    task = auditor.Task(
+    task = auditor.AuditorTask(
         broker=place.broker,
         plain=(str(folder / PLAIN), TOPICS[PLAIN]),
         transactional=(str(folder / TRANSACTIONAL), TOPICS[TRANSACTIONAL]),
         cache=str(user_cache()),
         result=str(result),
     )
-    process = place.processes.start_with("audit", "escrowmq.demo.auditor", task)
-    assert process.stdin is not None
-    process.stdin.write(auditor.GO)
-    process.stdin.flush()
-    _await_end(place, process, "audit", AUDIT_S_MAX)
+    _run(place, "audit", task, AUDIT_S_MAX)
     return msgspec.json.decode(result.read_bytes(), type=Audited)
 
 
-def _compare(place: Place, wanted: Wanted) -> OnPostgres:
+def _compare(place: DemoBroker, wanted: DemoOptions) -> OnPostgres:
     # Imported only here, because psycopg is an optional dependency.
     from escrowmq.demo import xa
 
     folder = wanted.folder / "xa"
     folder.mkdir()
-    task = xa.Task(
+    task = xa.XaTask(
         name_server=place.name_server,
         topic=XA_TOPICS[0],
         slow_topic=XA_TOPICS[1],
@@ -164,14 +190,13 @@ def _compare(place: Place, wanted: Wanted) -> OnPostgres:
         orders=wanted.orders,
         threads=THREADS,
         result=str(folder / "xa.json"),
-        parent=os.getpid(),
     )
-    process = place.processes.start_with("xa", "escrowmq.demo.xa", task)
-    _await_end(place, process, "xa", XA_S_MAX)
+    _run(place, "xa", task, XA_S_MAX)
     return msgspec.json.decode(Path(task.result).read_bytes(), type=OnPostgres)
 
 
-def _await_end(place: Place, process: subprocess.Popen[str], name: str, s_max: float) -> None:
+def _run(place: DemoBroker, name: str, task: ChildTask, s_max: float) -> None:
+    process = place.processes.start_with(name, task)
     try:
         process.wait(s_max)
     except subprocess.TimeoutExpired:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from random import Random
+from typing import NamedTuple
 
 BROKER_KILLS_MAX = 4
 """``escrowmq up`` doubles the wait before each restart in a row, so more kills would add waits."""
@@ -32,8 +32,7 @@ class Victim(StrEnum):
     BROKER = "broker"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
+class PlannedKill(NamedTuple):
     """One SIGKILL."""
 
     #: For a random moment, the number of paid orders at which it begins; else the order itself.
@@ -52,7 +51,7 @@ _TURNS = (
 )
 
 
-def draw(*, orders: int, kills: int, seed: int) -> tuple[Fault, ...]:
+def draw(*, orders: int, kills: int, seed: int) -> tuple[PlannedKill, ...]:
     """Draw ``kills`` faults: split the orders into that many parts, and place one in each."""
     chance = Random(seed)  # noqa: S311 - only makes runs repeatable
     turns = [_TURNS[number % len(_TURNS)] for number in range(kills)]
@@ -67,7 +66,7 @@ def draw(*, orders: int, kills: int, seed: int) -> tuple[Fault, ...]:
     # Whole numbers, so no two faults get the same order if there are enough orders.
     edges = [first + (last - first) * number // max(kills, 1) for number in range(kills + 1)]
     return tuple(
-        Fault(
+        PlannedKill(
             at_order=chance.randrange(edges[number], max(edges[number + 1], edges[number] + 1)),
             victim=victim,
             moment=moment,
@@ -77,11 +76,11 @@ def draw(*, orders: int, kills: int, seed: int) -> tuple[Fault, ...]:
     )
 
 
-def by_own_hand(faults: Sequence[Fault], moment: Moment) -> frozenset[int]:
+def by_own_hand(faults: Sequence[PlannedKill], moment: Moment) -> frozenset[int]:
     """Return the orders at which the service kills itself at this moment."""
     return frozenset(fault.at_order for fault in faults if fault.moment is moment)
 
 
-def from_outside(faults: Sequence[Fault]) -> list[Fault]:
+def from_outside(faults: Sequence[PlannedKill]) -> list[PlannedKill]:
     """Return the faults that the conductor carries out, in order."""
     return [fault for fault in faults if fault.moment is Moment.RANDOM]

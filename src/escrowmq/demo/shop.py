@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from escrowmq.client.ledger_table import SqlLedger
+from escrowmq.client.ledger.table import SqlLedger
 
 ORDERS = "orders"
 DOWNSTREAM = ("logistics", "points", "cart")
@@ -20,7 +19,7 @@ DOWNSTREAM = ("logistics", "points", "cart")
 
 _WAIT_S = 30.0
 
-_TABLES = {
+TABLES = {
     ORDERS: "CREATE TABLE orders (id INTEGER PRIMARY KEY, paid INTEGER NOT NULL)",
     "logistics": "CREATE TABLE shipments (order_id INTEGER NOT NULL)",
     "points": "CREATE TABLE points (order_id INTEGER NOT NULL, points INTEGER NOT NULL)",
@@ -63,7 +62,7 @@ class Shop:
     def make(self, orders: int) -> None:
         """Create all databases, and fill the carts."""
         self.folder.mkdir(parents=True)
-        for name, table in _TABLES.items():
+        for name, table in TABLES.items():
             self.ledger(name).create()
             with self.open(name) as db:
                 db.execute("PRAGMA journal_mode = WAL")
@@ -73,11 +72,9 @@ class Shop:
                     db.executemany("INSERT INTO cart VALUES (?, 0)", carts)
                 db.commit()
 
-    @contextmanager
-    def open(self, name: str) -> Iterator[sqlite3.Connection]:
+    def open(self, name: str) -> closing[sqlite3.Connection]:
         """Open a connection that closes at the end of the block."""
-        with closing(connect(self.path(name))) as db:
-            yield db
+        return closing(connect(self.path(name)))
 
     def paid(self) -> set[int]:
         """Return the paid orders."""
@@ -95,7 +92,7 @@ class Shop:
         return found
 
 
-class Counts:
+class ShopCounts:
     """Counts the progress of each database, over connections that stay open."""
 
     def __init__(self, shop: Shop) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
-from escrowmq.demo.figures import Run
+from escrowmq.demo.figures import DemoRun
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -18,18 +18,8 @@ LINES = 4
 """The number of progress lines of a run without a terminal."""
 
 
-class Showing(Protocol):
-    """Shows progress."""
-
-    def say(self, text: str) -> None:
-        """Show that a step begins."""
-
-    def tell(self, run: Run, paid: int, acted: Mapping[str, int]) -> None:
-        """Show the progress of a run."""
-
-
 @contextmanager
-def showing(console: Console, kills: int) -> Iterator[Showing]:
+def showing(console: Console, kills: int) -> Iterator[Lines | Bars]:
     """Yield bars for a terminal, and lines for any other output."""
     if not console.is_terminal:
         yield Lines(console, kills)
@@ -51,7 +41,7 @@ class Lines:
         """Show that a step begins."""
         self._console.print(f"> {text}")
 
-    def tell(self, run: Run, paid: int, acted: Mapping[str, int]) -> None:
+    def tell(self, run: DemoRun, paid: int, acted: Mapping[str, int]) -> None:
         """Print a line once for each quarter of the orders."""
         part = paid * LINES // run.orders
         if part > self._told.get(run.name, 0):
@@ -76,7 +66,7 @@ class Bars:
         """Show that a step begins."""
         self._progress.console.print(f"[bold]>[/] {text}")
 
-    def tell(self, run: Run, paid: int, acted: Mapping[str, int]) -> None:
+    def tell(self, run: DemoRun, paid: int, acted: Mapping[str, int]) -> None:
         """Update the bars."""
         if run.name != self._run:
             self._run = run.name

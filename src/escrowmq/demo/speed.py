@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from escrowmq.demo.figures import Figures, Run
+from escrowmq.demo.figures import DemoRun, Figures
 from escrowmq.demo.step_times import OrderStep, StepTimes
 
 Row = tuple[str, str, str]
@@ -13,7 +13,7 @@ _NONE = "-"
 _BROKER_STEPS = (OrderStep.HOLD, OrderStep.SEND, OrderStep.DECIDE)
 
 
-def speed_rows(plain: Run, transactional: Run) -> Iterator[Row]:
+def speed_rows(plain: DemoRun, transactional: DemoRun) -> Iterator[Row]:
     """Yield orders per second with and without restarts, and the seconds behind them."""
     runs = plain, transactional
     yield "orders per second, restarts included", *_each(runs, "{0.orders_per_s:,.0f}")
@@ -23,7 +23,7 @@ def speed_rows(plain: Run, transactional: Run) -> Iterator[Row]:
     yield "of that, restarts of the broker", *_each(runs, "{0.broker_away_s:,.1f} s")
 
 
-def _each(runs: tuple[Run, Run], form: str) -> tuple[str, str]:
+def _each(runs: tuple[DemoRun, DemoRun], form: str) -> tuple[str, str]:
     return form.format(runs[0]), form.format(runs[1])
 
 

@@ -28,10 +28,6 @@ class OrderStep(StrEnum):
     DECIDE = "decision to the broker"
 
 
-#: SQLite allows one writer, so only one order at a time can be in these steps.
-WRITER_STEPS = (OrderStep.INSERT, OrderStep.LEDGER_ROW, OrderStep.COMMIT)
-
-
 class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
     """Median time of each step, in ms, over the measured orders."""
 
@@ -42,11 +38,6 @@ class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
     def order_ms(self) -> float:
         """Sum of the steps of an order."""
         return sum(self.median_ms.values())
-
-    @property
-    def writer_ms(self) -> float:
-        """How long an order occupies the database's only writer."""
-        return sum(self.median_ms.get(step, 0.0) for step in WRITER_STEPS)
 
 
 class Stopwatch:

@@ -6,36 +6,34 @@ from collections.abc import Callable, Iterator
 
 from rich.table import Table
 
-from escrowmq.demo.figures import Compared, Figures, OnPostgres, Run, found
+from escrowmq.demo.figures import DemoRun, Figures, MethodFigures, OnPostgres, disagreements, found
 from escrowmq.demo.schedule import Moment, Victim
 from escrowmq.demo.showing import NAMES
-from escrowmq.demo.speed import speed_rows, step_rows
-from escrowmq.pipeline.audit.findings import Finding
+from escrowmq.demo.speed import Row, speed_rows, step_rows
+from escrowmq.pipeline.audit.findings import FindingName
 from escrowmq.pipeline.audit.report import AuditReport
 
-Row = tuple[str, str, str]
-
 PLACED = (
-    "How the kills are placed: all are SIGKILL. Some come at a random moment, to the order service"
-    " or the broker. The others the order service sends to itself, right before or right after the"
-    " COMMIT of an order drawn at random, so that every run meets these two moments; the seed is"
-    " {seed}."
-    " Both runs get the same kills."
+    "All kills are SIGKILL. Some hit the order service or the broker at a random moment. The order"
+    " service sends the others to itself, right before or right after the COMMIT of an order that"
+    " is drawn at random, so that every run includes these two moments. The seed is {seed}. Both"
+    " runs get the same kills."
 )
 ON_POSTGRES = "four databases on PostgreSQL, no kills"
 COMPARED = (
-    "What is compared: the same orders on the same PostgreSQL server, four databases, as many"
-    " threads, no kills. Transactional: the order commits in its own database, the other three"
-    " follow by messages, each in a process of its own. XA: PREPARE TRANSACTION in all four, the"
-    " coordinator's decision flushed to its log, COMMIT PREPARED in all four. Everything is on one"
-    " machine: with a network between coordinator and databases XA holds its locks over it, too."
+    "Both methods pay the same orders in four databases of one PostgreSQL server, with the same"
+    " number of threads and without kills. Transactional: the order commits in its own database,"
+    " and messages update the other three, each in its own process. XA: PREPARE TRANSACTION in all"
+    " four databases, a flush of the coordinator's decision to its log, COMMIT PREPARED in all"
+    " four. Everything runs on one machine. Over a network, XA would hold its locks during the"
+    " round trips as well."
 )
 NAME_WIDTH, FIGURE_WIDTH = 49, 14
 #: Findings of an audit about orders, and their names in the demo.
 DISAGREEMENTS = {
-    Finding.BUSINESS_ROW_WITHOUT_MESSAGE: "orders without a message",
-    Finding.MESSAGE_WITHOUT_BUSINESS_ROW: "messages without an order",
-    Finding.BUSINESS_ROW_WITH_SEVERAL: "orders with several messages",
+    FindingName.BUSINESS_ROW_WITHOUT_MESSAGE: "orders without a message",
+    FindingName.MESSAGE_WITHOUT_BUSINESS_ROW: "messages without an order",
+    FindingName.BUSINESS_ROW_WITH_SEVERAL: "orders with several messages",
 }
 
 
@@ -61,7 +59,7 @@ def sections(figures: Figures) -> Iterator[tuple[str, list[Row]]]:
 
 
 def _audited(
-    plain: Run, transactional: Run, of_plain: AuditReport, of_transactional: AuditReport
+    plain: DemoRun, transactional: DemoRun, of_plain: AuditReport, of_transactional: AuditReport
 ) -> Iterator[Row]:
     yield "orders paid", _count(plain.paid), _count(transactional.paid)
     yield "messages", _count(plain.messages), _count(transactional.messages)
@@ -74,7 +72,7 @@ def _audited(
     yield "anything else that was found", _count(others[0]), _count(others[1])
 
 
-def _killed(plain: Run, transactional: Run) -> Iterator[Row]:
+def _killed(plain: DemoRun, transactional: DemoRun) -> Iterator[Row]:
     for victim in Victim:
         for moment in Moment:
             counts = plain.killed(victim, moment), transactional.killed(victim, moment)
@@ -89,17 +87,12 @@ def _decided(figures: Figures) -> Iterator[Row]:
     if decided.rolled_back_by_producer:
         told = _count(decided.rolled_back_by_producer)
         yield "rolled back, told by the order service", none, told
-    yield (
-        "undecided, committed: the row was in the ledger",
-        none,
-        _count(decided.committed_by_ledger),
-    )
-    yield (
-        "undecided, rolled back: fenced in the ledger",
-        none,
-        _count(decided.rolled_back_by_fence),
-    )
-    yield "undecided to this moment", none, _count(decided.undecided)
+    for name, count in (
+        ("undecided, committed: the row was in the ledger", decided.committed_by_ledger),
+        ("undecided, rolled back: fenced in the ledger", decided.rolled_back_by_fence),
+        ("undecided to this moment", decided.undecided),
+    ):
+        yield name, none, _count(count)
     if decided.ages_ms:
         yield "the longest was undecided for", none, f"{decided.ages_ms[-1] / 1_000:,.1f} s"
     after = figures.transactional.settled_after_s
@@ -117,8 +110,8 @@ def xa_sections(on_postgres: OnPostgres) -> Iterator[tuple[str, list[Row]]]:
     yield heading, _xa_rows(on_postgres.slow_ours, on_postgres.slow_xa)
 
 
-def _xa_rows(ours: Compared, xa: Compared) -> list[Row]:
-    def row(name: str, show: Callable[[Compared], str]) -> Row:
+def _xa_rows(ours: MethodFigures, xa: MethodFigures) -> list[Row]:
+    def row(name: str, show: Callable[[MethodFigures], str]) -> Row:
         return name, show(ours), show(xa)
 
     return [
@@ -139,36 +132,30 @@ def _ms(value: float) -> str:
 
 def table(figures: Figures) -> Table:
     """Make the table of the two runs side by side."""
-    made = _columns("plain messages", "transactional")
-    for heading, rows in sections(figures):
-        made.add_row(f"[bold]{heading}[/]")
-        for name, of_plain, of_transactional in rows:
-            made.add_row(f"  {name}", of_plain, of_transactional)
-    return made
+    return _table(("plain messages", "transactional"), sections(figures))
 
 
 def xa_table(on_postgres: OnPostgres) -> Table:
     """Make the table of our method and XA side by side."""
-    made = _columns("transactional", "XA")
-    for heading, rows in xa_sections(on_postgres):
-        made.add_row(f"[bold]{heading}[/]")
-        for name, ours, xa in rows:
-            made.add_row(f"  {name}", ours, xa)
-    return made
+    return _table(("transactional", "XA"), xa_sections(on_postgres))
 
 
-def _columns(*names: str) -> Table:
+def _table(names: tuple[str, str], given: Iterator[tuple[str, list[Row]]]) -> Table:
     made = Table(box=None, pad_edge=False, header_style="bold")
     made.add_column("", min_width=NAME_WIDTH)
     for name in names:
         made.add_column(name, justify="right", min_width=FIGURE_WIDTH)
+    for heading, rows in given:
+        made.add_row(f"[bold]{heading}[/]")
+        for name, *values in rows:
+            made.add_row(f"  {name}", *values)
     return made
 
 
 def verdict(figures: Figures) -> list[str]:
     """Return the conclusion in sentences."""
     wrong = sum(figures.plain.wrong_effects.values())
-    disagree = f"{figures.plain_disagreements:,} orders and messages disagree"
+    disagree = f"{disagreements(figures.audited.plain):,} orders and messages disagree"
     lines = [f"Plain messages: {disagree}, and {wrong:,} effects downstream are wrong."]
     if figures.is_proven:
         lines.append("Transactional messages: 0 disagree. Nothing lost, nothing doubled.")
@@ -181,8 +168,7 @@ def verdict(figures: Figures) -> list[str]:
 def reasons(figures: Figures) -> Iterator[str]:
     """Yield the reasons why the promise is not proven."""
     run, audit = figures.transactional, figures.audited.transactional
-    for one in audit.findings:
-        yield f"{one.total:,} times {one.name}: {one.about}"
+    yield from (f"{one.total:,} times {one.name}: {one.about}" for one in audit.findings)
     for comparison in audit.comparisons:
         if comparison.is_failed:
             yield f"{comparison.compared} could not be compared: {comparison.not_compared}"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class DemoOptions:
     """The options of one demo."""
 
     folder: Path

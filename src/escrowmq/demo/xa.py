@@ -25,14 +25,13 @@ from typing import Any
 
 import msgspec
 
-from escrowmq.client.ledger_table import SqlLedger
-from escrowmq.client.producer import Producer
+from escrowmq.client.ledger.table import SqlLedger
+from escrowmq.client.producer.producer import Producer
 from escrowmq.demo import postgres_downstream
-from escrowmq.demo.figures import Compared, OnPostgres
+from escrowmq.demo.figures import MethodFigures, OnPostgres
 from escrowmq.demo.postgres import SLOW_MS, TimedConnection, act, acted, databases, server
-from escrowmq.demo.processes import Processes, demo_failed
+from escrowmq.demo.processes import ChildTask, Processes, demo_failed
 from escrowmq.demo.shop import DOWNSTREAM, ORDERS
-from escrowmq.pipeline.spark.parent import end_with_parent
 
 THROUGH_S_MAX = 300.0
 SLOW_PART = 4
@@ -44,8 +43,8 @@ _GROUP = "orders-on-postgres"
 Pay = Callable[[dict[str, TimedConnection], int], None]
 
 
-class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """The task of the comparison, given as JSON on its command line."""
+class XaTask(ChildTask, frozen=True, kw_only=True):
+    """The task of the comparison."""
 
     name_server: str
     topic: str
@@ -56,14 +55,12 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     slow_ms: int = 0
     threads: int
     result: str
-    parent: int
 
 
 def main(given: str) -> None:
     """Run both methods, and write the figures to the task's file."""
-    task = msgspec.json.decode(given, type=Task)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    end_with_parent(task.parent)
+    task = XaTask.take(given)
     few = msgspec.structs.replace(
         task, orders=task.orders // SLOW_PART, slow_ms=SLOW_MS, topic=task.slow_topic
     )
@@ -78,7 +75,7 @@ def main(given: str) -> None:
     Path(task.result).write_bytes(msgspec.json.encode(done))
 
 
-def run_ours(task: Task, urls: Mapping[str, str]) -> Compared:
+def run_ours(task: XaTask, urls: Mapping[str, str]) -> MethodFigures:
     """Pay by messages: commit the order in its database; three services follow its message."""
     producer = Producer(task.name_server, _GROUP, ledger=SqlLedger(urls[ORDERS]))
 
@@ -101,23 +98,21 @@ def run_ours(task: Task, urls: Mapping[str, str]) -> Compared:
 
 
 @contextmanager
-def services(task: Task, urls: Mapping[str, str]) -> Iterator[dict[str, Path]]:
+def services(task: XaTask, urls: Mapping[str, str]) -> Iterator[dict[str, Path]]:
     """Run the downstream services; after they end, the yielded files hold their lock times."""
     processes = Processes(Path(task.folder))
     notes = {name: Path(task.folder) / f"locks-{name}-{task.topic}.json" for name in DOWNSTREAM}
     try:
         for name in DOWNSTREAM:
-            own = postgres_downstream.Task(
+            own = postgres_downstream.PostgresDownstreamTask(
                 name=name,
                 name_server=task.name_server,
                 topic=task.topic,
                 url=urls[name],
                 slow_ms=task.slow_ms,
                 locks=str(notes[name]),
-                parent=os.getpid(),
             )
-            module = "escrowmq.demo.postgres_downstream"
-            processes.start_with(f"postgres-{name}", module, own)
+            processes.start_with(f"postgres-{name}", own)
         yield notes
     finally:
         processes.stop_all()
@@ -126,7 +121,7 @@ def services(task: Task, urls: Mapping[str, str]) -> Iterator[dict[str, Path]]:
             raise demo_failed(f"{name} ended", processes.log(f"postgres-{name}"))
 
 
-def run_xa(task: Task, urls: Mapping[str, str]) -> Compared:
+def run_xa(task: XaTask, urls: Mapping[str, str]) -> MethodFigures:
     """Pay each order by one global transaction over all four branches."""
     log = Path(task.folder) / "coordinator.log"
 
@@ -158,7 +153,7 @@ def decide(log: Path, order: int) -> None:
 
 
 def work(
-    task: Task, urls: Mapping[str, str], pay: Pay, *, autocommit: bool = False
+    task: XaTask, urls: Mapping[str, str], pay: Pay, *, autocommit: bool = False
 ) -> tuple[dict[str, list[float]], float, float]:
     """Pay all orders in threads; return lock times by branch, seconds taken, and the start time."""
     TimedConnection.held_ms.clear()
@@ -172,11 +167,11 @@ def work(
     def labour() -> None:
         with ExitStack() as open_links:
             links: dict[str, Any] = {
-                name: open_links.enter_context(TimedConnection.connect(url, autocommit=autocommit))
+                name: open_links.enter_context(
+                    TimedConnection.open(url, name, autocommit=autocommit)
+                )
                 for name, url in urls.items()
             }
-            for name, link in links.items():
-                link.branch = name
             while order := next_order():
                 pay(links, order)
 
@@ -188,16 +183,16 @@ def work(
 
 
 def measured(
-    task: Task,
+    task: XaTask,
     urls: Mapping[str, str],
     *,
     took_s: float,
     agreed_s: float,
     locks: Mapping[str, list[float]],
-) -> Compared:
+) -> MethodFigures:
     """Compute the figures of one method."""
     others = [ms for name in DOWNSTREAM for ms in locks[name]]
-    return Compared(
+    return MethodFigures(
         orders=task.orders,
         took_s=took_s,
         agreed_s=agreed_s,

@@ -18,6 +18,11 @@ Name = Annotated[
     str,
     msgspec.Meta(min_length=1, max_length=255, pattern=r"^[^\x00-\x1f\x7f\ud800-\udfff]+\Z"),
 ]
+#: Bits of a topic's permission. New topics may inherit the settings of a topic with INHERIT.
+READ = 4
+WRITE = 2
+INHERIT = 1
+READ_WRITE = READ | WRITE
 QueueCount = Annotated[int, msgspec.Meta(ge=0, le=65_536)]
 
 
@@ -39,7 +44,7 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
     read_queue_count: QueueCount = 8
     write_queue_count: QueueCount = 8
     #: RocketMQ's bits: 8 priority, 4 read, 2 write, 1 inherit.
-    perm: Annotated[int, msgspec.Meta(ge=0, le=15)] = 6
+    perm: Annotated[int, msgspec.Meta(ge=0, le=15)] = READ_WRITE
     message_type: MessageType = MessageType.NORMAL
     attributes: Mapping[str, object] = {}
     created_at_ms: Annotated[int, msgspec.Meta(ge=0, le=NUMBER_MAX)] = 0

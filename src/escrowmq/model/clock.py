@@ -1,7 +1,7 @@
 """Readings of the machine's clocks, and the store time with which a store starts.
 
 Time is an argument: the owner of a loop reads a ``Clock`` and passes the number down. A broker does
-not trust the wall clock: ``broker/store_time.py`` derives store time from these readings.
+not trust the wall clock: ``broker/write/store_time.py`` derives store time from these readings.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ READS_MAX = 3
 SAME_MOMENT_NS = 100_000_000
 
 
-class Reading(NamedTuple):
+class ClockReading(NamedTuple):
     """Readings of the clocks at one moment."""
 
     wall_ms: int
@@ -43,23 +43,18 @@ class Clock(Protocol):
 
     def now_ms(self) -> int:
         """Wall time in milliseconds since 1970. It may jump."""
-        ...
 
     def boot_ns(self) -> int:
         """Nanoseconds since the machine booted, including suspend. Never goes back."""
-        ...
 
     def monotonic_ms(self) -> int:
         """Milliseconds that the machine was awake. Never goes back."""
-        ...
 
     def boot_id(self) -> str:
         """Id of this boot of this machine; empty if unknown."""
-        ...
 
     def is_synchronized(self) -> bool:
         """Whether the kernel reports a synchronized wall clock."""
-        ...
 
 
 class SystemClock:
@@ -89,7 +84,7 @@ class SystemClock:
         return self._kernel_says()
 
 
-def read(clock: Clock) -> Reading:
+def read(clock: Clock) -> ClockReading:
     """Read the wall clock and the boot clock at one moment."""
     is_synchronized = clock.is_synchronized()
     before_ns, wall_ms, boot_ns = clock.boot_ns(), clock.now_ms(), clock.boot_ns()
@@ -98,10 +93,10 @@ def read(clock: Clock) -> Reading:
             break
         # The machine was suspended between the reads. Read again, or this would look like a gap.
         before_ns, wall_ms, boot_ns = boot_ns, clock.now_ms(), clock.boot_ns()
-    return Reading(wall_ms, boot_ns // 1_000_000, clock.boot_id(), is_synchronized)
+    return ClockReading(wall_ms, boot_ns // 1_000_000, clock.boot_id(), is_synchronized)
 
 
-def time_at_start(last_at_ms: int, anchor: Anchor | None, reading: Reading) -> int:
+def time_at_start(last_at_ms: int, anchor: Anchor | None, reading: ClockReading) -> int:
     """Return the store time with which a store starts, given its last one (0 if it is new).
 
     If the machine has not rebooted since the anchor, the boot clock tells how long the store was
@@ -119,9 +114,7 @@ def time_at_start(last_at_ms: int, anchor: Anchor | None, reading: Reading) -> i
         and anchor.boot_ms <= reading.boot_ms
     ):
         at_ms = max(at_ms, anchor.at_ms + reading.boot_ms - anchor.boot_ms)
-    if at_ms < reading.wall_ms < at_ms + GAP_MS:
-        return reading.wall_ms
-    return at_ms
+    return reading.wall_ms if at_ms < reading.wall_ms < at_ms + GAP_MS else at_ms
 
 
 # Linux.

@@ -7,13 +7,9 @@ facts.
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 
 class EscrowError(Exception):
     """Base class of every error that EscrowMQ raises on purpose."""
-
-    retriable: ClassVar[bool] = False
 
     def __init__(self, code: str, /, message: str = "", **fields: object) -> None:
         self.code = code
@@ -29,8 +25,6 @@ class RequestRefused(EscrowError):
 
 class Unavailable(EscrowError):
     """Nothing was done; the same request may succeed later."""
-
-    retriable = True
 
     def __init__(
         self, code: str, /, message: str = "", *, retry_after_ms: int = 1_000, **fields: object

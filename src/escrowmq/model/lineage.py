@@ -8,7 +8,7 @@ as foreign.
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import pairwise, takewhile
 
 import msgspec
 
@@ -100,18 +100,15 @@ class Sight(msgspec.Struct, frozen=True):
         highest point that both can share.
         """
         mine, theirs = _aligned(self.lineage.epochs, other.lineage.epochs)
-        shared = 0
-        for one, another in zip(mine, theirs, strict=False):
-            if one.id != another.id:
-                break
-            shared += 1
+        pairs = zip(mine, theirs, strict=False)
+        shared = sum(1 for _ in takewhile(lambda pair: pair[0].id == pair[1].id, pairs))
         if not shared:
-            return min(self._end, other._end, key=_log_offset)
+            return min(self._end, other._end, key=lambda one: one.log_offset)
         mine_left, theirs_left = mine[shared:], theirs[shared:]
         following = [left[0] for left in (mine_left, theirs_left) if left]
         if not following:
             return None
-        fork = min(following, key=_log_offset)
+        fork = min(following, key=lambda one: one.log_offset)
         is_passed = bool(mine_left) or self.log_end > fork.log_offset
         is_passed_by_other = bool(theirs_left) or other.log_end > fork.log_offset
         return fork if is_passed and is_passed_by_other else None
@@ -119,10 +116,6 @@ class Sight(msgspec.Struct, frozen=True):
     @property
     def _end(self) -> Epoch:
         return Epoch("", self.log_end, self.half_end)
-
-
-def _log_offset(epoch: Epoch) -> int:
-    return epoch.log_offset
 
 
 def _aligned(

@@ -1,21 +1,13 @@
-"""A message, and the two kinds of offset that must never be mixed up."""
+"""A message, in the form that the store takes."""
 
 from __future__ import annotations
 
-from typing import NewType
-
 import msgspec
-
-LogOffset = NewType("LogOffset", int)
-"""Bytes from the start of the commit log."""
-
-QueueOffset = NewType("QueueOffset", int)
-"""Entries from the start of a queue. For a half message, its row in the state table."""
 
 
 # A msgspec Struct, because the hot path makes one per message, at a fifth of a frozen dataclass's
 # cost. gc=False keeps them out of the garbage collector: they hold no cycles.
-class Message(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class SentMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A message from a producer, in the form that the store takes.
 
     ``properties`` is RocketMQ's property string, as bytes. The broker reads ``tags``, ``keys`` and

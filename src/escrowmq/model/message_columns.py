@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import msgspec
 import numpy as np
 
-from escrowmq.model.message import Message
+from escrowmq.model.message import SentMessage
 
 Numbers: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
@@ -83,8 +83,8 @@ class MessageColumns(msgspec.Struct, frozen=True, kw_only=True):
         """Bytes of all bodies and properties."""
         return int(self.bodies.lengths.sum() + self.property_bytes.sum())
 
-    def contents(self) -> Iterator[Message]:
+    def contents(self) -> Iterator[SentMessage]:
         """The queue and body of each message, for comparison when a request is repeated."""
         for number, body in zip(self.queue_of.tolist(), self.bodies.each(), strict=True):
             queue = self.queues[number]
-            yield Message(topic=queue.topic, queue_id=queue.queue_id, body=body)
+            yield SentMessage(topic=queue.topic, queue_id=queue.queue_id, body=body)

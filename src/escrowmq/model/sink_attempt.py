@@ -162,23 +162,16 @@ def has_names(query_id: str) -> bool:
 
 def check_app_id(app_id: str) -> str:
     """Return the app id; refuse an illegal one."""
-    if not re.fullmatch(_APP, app_id):
-        raise RequestRefused(
-            "bad_option",
-            f"1 to {NAME_CHARS_MAX} letters, digits, _ and -",
-            option="appId",
-            value=app_id[:256],
-        )
-    return app_id
+    return _checked("appId", app_id, _APP, "letters, digits, _ and -")
 
 
 def check_batch_name(name: str) -> str:
     """Return the name of a batch; refuse an illegal one."""
-    if not re.fullmatch(_BATCH, name):
-        raise RequestRefused(
-            "bad_option",
-            f"1 to {NAME_CHARS_MAX} letters, digits and _ . : + -",
-            option="batchId",
-            value=name[:256],
-        )
-    return name
+    return _checked("batchId", name, _BATCH, "letters, digits and _ . : + -")
+
+
+def _checked(option: str, value: str, pattern: str, legal: str) -> str:
+    if not re.fullmatch(pattern, value):
+        why = f"1 to {NAME_CHARS_MAX} {legal}"
+        raise RequestRefused("bad_option", why, option=option, value=value[:256])
+    return value

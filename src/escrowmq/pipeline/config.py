@@ -80,7 +80,7 @@ class PipelineConfig:
             if not getattr(self, name):
                 raise RequestRefused(
                     "bad_config",
-                    "a cluster needs it, in a place that all of its machines reach",
+                    "a cluster needs a location that all of its machines reach",
                     key=f"pipeline.{name}",
                     value="",
                     master=self.master,
@@ -163,7 +163,7 @@ def addresses_of(brokers: str) -> tuple[str, ...]:
         if match is None or not 0 < int(match[2]) <= 65_535:  # noqa: PLR2004 -- the highest port
             raise RequestRefused(
                 "bad_config",
-                "must be host:port, with commas between several",
+                "must be host:port, several separated by commas",
                 key="pipeline.brokers",
                 value=address,
             )
@@ -189,7 +189,7 @@ def spark_options_of(text: str) -> dict[str, str]:
 def _bad_options(what: str) -> RequestRefused:
     return RequestRefused(
         "bad_config",
-        "write them as spark.name=value, with blanks between several",
+        "must be spark.name=value, several separated by blanks",
         key="pipeline.spark_options",
         value=what,
     )
@@ -197,4 +197,6 @@ def _bad_options(what: str) -> RequestRefused:
 
 def spark_missing() -> RequestRefused:
     """The error for an installation without the pipeline's dependencies."""
-    return RequestRefused("spark_missing", 'the pipeline needs it: pip install "escrowmq[spark]"')
+    return RequestRefused(
+        "spark_missing", 'the pipeline needs Spark: pip install "escrowmq[spark]"'
+    )

@@ -44,30 +44,27 @@ class EscrowSource(DataSource):
         from escrowmq.pipeline.source import batch as source
         from escrowmq.pipeline.views import reading as views
 
-        if self._is_of_messages():
-            return source.schema(self.options)
-        return views.schema(self.options)
+        read = source.schema if self._is_of_messages() else views.schema
+        return read(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a reader of the current data. Made on the driver and pickled to the tasks."""
         from escrowmq.pipeline.source import batch as source
         from escrowmq.pipeline.views import reading as views
 
-        if self._is_of_messages():
-            return source.reader(self.options, schema)
-        return views.reader(self.options, schema)
+        read = source.reader if self._is_of_messages() else views.reader
+        return read(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
         """Return a reader of current and future data.
 
         Made on the driver and pickled to the tasks.
         """
-        from escrowmq.pipeline.source import stream as stream_source
+        from escrowmq.pipeline.source import stream as source
         from escrowmq.pipeline.views import reading as views
 
-        if self._is_of_messages():
-            return stream_source.stream_reader(self.options, schema)
-        return views.stream_reader(self.options, schema)
+        read = source.stream_reader if self._is_of_messages() else views.stream_reader
+        return read(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:  # noqa: FBT001 - Spark's
         """Return a writer of one batch. Made on the driver and pickled to the tasks."""

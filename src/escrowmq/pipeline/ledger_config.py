@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import quote, unquote
 
-from escrowmq.client.ledger_sql import dialect_of
+from escrowmq.client.database.ledger_sql import dialect_of
 from escrowmq.model.errors import RequestRefused
 
 MASK = "***"

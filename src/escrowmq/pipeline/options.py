@@ -6,14 +6,14 @@ allowed values.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from difflib import get_close_matches
 
 from escrowmq.model.errors import RequestRefused
 
 #: Options that Spark or a session sets beside ours.
 _SPARK = frozenset({"path", "checkpointlocation", "queryname", "outputmode", "mergeschema"})
-_ADDRESSES = "host:port, several with commas between them"
+_ADDRESSES = "host:port, several separated by commas"
 
 
 class Options:
@@ -50,16 +50,12 @@ class Options:
             raise bad_option(name, f"a whole number from {low} to {high}", given)
         return value
 
-    def choice(self, name: str, default: str, allowed: Collection[str]) -> str:
-        """One of a few words."""
-        value = self._given.get(name.lower(), default).lower()
-        if value not in allowed:
-            raise bad_option(name, f"one of {', '.join(allowed)}", value)
-        return value
-
     def flag(self, name: str, *, default: bool) -> bool:
         """A boolean."""
-        return self.choice(name, str(default).lower(), ("true", "false")) == "true"
+        value = self._given.get(name.lower(), str(default)).lower()
+        if value not in ("true", "false"):
+            raise bad_option(name, "one of true, false", value)
+        return value == "true"
 
     def flag_or_none(self, name: str) -> bool | None:
         """A boolean, or None if the user did not give it."""
@@ -84,6 +80,20 @@ class Options:
             if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
                 raise bad_option("broker", _ADDRESSES, address)
         return addresses
+
+
+def refuse_twins(brokers: Iterable[tuple[str, str]]) -> None:
+    """Refuse two brokers with one name: rows and parts of a write are identified by the name."""
+    addresses: dict[str, str] = {}
+    for name, address in brokers:
+        if name in addresses:
+            raise RequestRefused(
+                "broker_named_twice",
+                "give each broker once; two brokers have two names",
+                broker=name,
+                addresses=[addresses[name], address],
+            )
+        addresses[name] = address
 
 
 def bad_option(name: str, allowed: str, value: str | None = None) -> RequestRefused:

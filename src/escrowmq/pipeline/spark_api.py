@@ -2,7 +2,7 @@
 
 Every other module of the source, the views and the sink imports these names from here, so that it
 loads on each of these versions. If Spark lacks a name, a class of our own with the same fields
-replaces it. ``HAS_READ_LIMITS`` and ``HAS_ARROW_STREAM_WRITER`` tell whether Spark has it.
+replaces it. ``HAS_READ_LIMITS`` tells whether Spark has the classes of read limits.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     HAS_READ_LIMITS: bool
-    HAS_ARROW_STREAM_WRITER: bool
 else:
     try:
         from pyspark.sql.streaming.datasource import (
@@ -66,13 +65,11 @@ else:
             """Marks a reader that can fix its end offset when a query begins."""
 
     #: Since Spark 4.1, a stream writer gets Arrow batches. Before that, it gets rows.
-    HAS_ARROW_STREAM_WRITER = hasattr(_datasource, "DataSourceStreamArrowWriter")
     DataSourceStreamArrowWriter = getattr(
         _datasource, "DataSourceStreamArrowWriter", DataSourceStreamWriter
     )
 
 __all__ = [
-    "HAS_ARROW_STREAM_WRITER",
     "HAS_READ_LIMITS",
     "DataSourceStreamArrowWriter",
     "ReadAllAvailable",

@@ -9,66 +9,55 @@ everything, and a restart recovers from the log.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any, assert_never
 
 from escrowmq.model.errors import RequestRefused, Unavailable
-from escrowmq.protocol.limits import validate_queue
-from escrowmq.protocol.stored_message import SYS_PREPARED
-from escrowmq.store.checkpoint_job import CheckpointJob
-from escrowmq.store.consume_queue import ConsumeQueue, Entry
-from escrowmq.store.dispatch import Dispatcher
-from escrowmq.store.encoding import MessageEncoder, note_copied, note_transaction
-from escrowmq.store.frames import HEAD_BYTES, close_frame, whole_frame
-from escrowmq.store.key_index import KeyIndex
-from escrowmq.store.log_reading import LogReading
-from escrowmq.store.lost import LostRanges
-from escrowmq.store.parkings import Parkings
-from escrowmq.store.queue_files import OpenFiles
-from escrowmq.store.shown import Shown
-from escrowmq.store.space import Space
-from escrowmq.store.state_table import Reading, StateTable
-from escrowmq.transaction.catalog import Catalog
-from escrowmq.transaction.commands import (
-    Appended,
-    Carry,
-    CarryAlone,
-    Command,
-    Decision,
-    Held,
-)
+from escrowmq.protocol.message.limits import validate_queue
+from escrowmq.store.checkpoint.checkpoint_job import CheckpointJob
+from escrowmq.store.checkpoint.parkings import Parkings
+from escrowmq.store.disk.space import Space
+from escrowmq.store.index.key_index import KeyIndex
+from escrowmq.store.log.encoding import MessageEncoder, copied
+from escrowmq.store.log.frames import HEAD_BYTES, close_frame, whole_frame
+from escrowmq.store.log.reading import LogReading
+from escrowmq.store.queue.consume_queue import ConsumeQueue, QueueEntry
+from escrowmq.store.queue.dispatch import Dispatcher
+from escrowmq.store.queue.lost import LostRanges
+from escrowmq.store.queue.queue_files import OpenFiles
+from escrowmq.store.queue.shown import Shown
+from escrowmq.store.table.state_table import LogReaders, StateTable
+from escrowmq.transaction import records as kinds
+from escrowmq.transaction.commands import Command, Decision, HoldReply, Reply
 from escrowmq.transaction.core import Transactions, Where
+from escrowmq.transaction.decisions.answers import stored_at
+from escrowmq.transaction.memory.catalog import Catalog
 from escrowmq.transaction.records import (
-    CATALOG_RECORDS,
     NOWHERE,
-    Lost,
-    Moved,
+    Carried,
     NamedQueue,
-    Parked,
+    NewRecord,
     Prepared,
-    Released,
-    Scheduled,
-    Stored,
+    readers_by_type,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable
 
-    from escrowmq.store.checkpoint import Checkpoint
-    from escrowmq.store.commit_log import CommitLog
+    from escrowmq.store.checkpoint.checkpoint import Checkpoint
     from escrowmq.store.config import StoreConfig
-    from escrowmq.store.disk import Bytes, Disk
-    from escrowmq.store.format import Format
+    from escrowmq.store.disk.disk import Bytes, Disk
+    from escrowmq.store.log.commit_log import CommitLog
+    from escrowmq.store.recovery.format import Format
     from escrowmq.transaction.policy import CheckPolicy
     from escrowmq.transaction.records import Record
-    from escrowmq.transaction.table import Half
 
 
 UNFILED_OPS_MAX = 1024 * 1024
 """Decisions in memory at which a checkpoint is due; bulk decisions hardly grow the log."""
 
 
-_SPECIAL = frozenset((Lost, NamedQueue, Parked, Released, *CATALOG_RECORDS))
-"""Records that do more than change rows and queues."""
+_CORE_ONLY = kinds.NameRecord | kinds.CheckRecord | kinds.HistoryRecord
 
 
 class Store:
@@ -94,7 +83,7 @@ class Store:
         self.table = StateTable(
             disk,
             form.chunk_rows,
-            Reading(
+            LogReaders(
                 identity=self.reading.identity,
                 holds=self.reading.holds,
                 decision=self.reading.decision,
@@ -122,12 +111,13 @@ class Store:
         self.dropped = 0
         #: False during recovery, when there may be files that no checkpoint names.
         self.is_recovered = False
+        self._appliers = readers_by_type(self._applier)
         self._is_fsync = config.durability == "fsync"
         self.parkings = Parkings()
         #: The durable end of the log, according to ``store.durability``: all below may be shown.
-        self.settled = 0
+        self.durable_end = 0
         #: The same for half offsets.
-        self.settled_rows = 0
+        self.durable_rows = 0
         #: Store times never go back, even if the clock does.
         self.last_at_ms = 0
         self.checkpointed = 0
@@ -142,159 +132,145 @@ class Store:
 
     def execute(self, command: Command, now_ms: int) -> Decision:
         """Decide and apply a command. Its reply must not leave before the next flush."""
-        self._refuse_if_failed()
+        if self.failure is not None:
+            raise self.finished()
         at_ms = max(now_ms, self.last_at_ms)
         decision = self.core.decide(command, at_ms)
-        for first in decision.carries:
-            self._record(self.core.decide(Carry(first=first), at_ms), at_ms)
-        if decision.carries_alone:
-            alone = CarryAlone(halves=decision.carries_alone)
-            self._record(self.core.decide(alone, at_ms), at_ms)
-        if decision.records:
-            try:
-                self._record(decision, at_ms)
-            except RequestRefused as refused:
-                return Decision(refused=refused)
-        return decision
+        if decision.carries or decision.carries_alone:
+            for before in self.core.to_carry(decision, at_ms):
+                self._record(before, at_ms)
+        if not decision.records:
+            return decision
+        try:
+            return self._record(decision, at_ms)
+        except RequestRefused as refused:
+            return Decision(refused=refused)
 
-    def _record(self, decision: Decision, at_ms: int) -> None:
+    def _record(self, decision: Decision, at_ms: int) -> Decision:
         log = self.log
         frame_offset = log.end
         messages_at = frame_offset + HEAD_BYTES
-        records = decision.records
-        messages = decision.messages
+        records, messages = decision.records, decision.messages
         place = (frame_offset, at_ms, log.flushed)
         frame: Bytes
         if not messages and decision.columns is None:
-            copies = self._copies(decision) if decision.copies else []
+            copies: list[bytes] = []
+            if decision.copies:
+                copies = list(map(self.reading.record_of, decision.copies))
+                carried = records[-1]
+                assert isinstance(carried, Carried)
+                records = (*records[:-1], copied(carried, copies))
             frame = whole_frame(copies, sum(map(len, copies)), records, place, self.seed)
         elif len(messages) == 1 and type(records[0]) is Prepared:
-            frame = self._frame_of_one(decision, records[0], place)
+            # The most common frame: one half message whose names are all known.
+            parts, half = self._encoder.encode_one(messages[0], records[0], (messages_at, at_ms))
+            records = (half,)
+            frame = whole_frame(parts, half.placed.sizes[0], records, place, self.seed)
+            held = HoldReply(half_offset=half.first, count=1, log_offsets=[messages_at])
+            decision = Decision(records=records, reply=held, messages=messages)
         else:
-            for named in records[:-1]:
-                if type(named) is NamedQueue:
-                    validate_queue(named.topic, named.queue_id)
-            frame = gathered = self._encode(decision, messages_at, at_ms)
-            close_frame(gathered, records, place, self.seed)
+            frame, record, reply = self._encode(decision, (messages_at, at_ms))
+            records = (*records[:-1], record)
+            close_frame(frame, records, place, self.seed)
+            decision = Decision(records=records, reply=reply, messages=messages)
         log.append(frame, at_ms)
         self.last_at_ms = at_ms
         self.apply(records, Where(frame_offset, messages_at, at_ms))
+        return decision
 
-    def row(self, row: int) -> Half:
-        """Return a row that is known to exist."""
-        half = self.table.get(row)
-        assert half is not None
-        return half
+    def _encode(
+        self, decision: Decision, at: tuple[int, int]
+    ) -> tuple[bytearray, NewRecord, Reply]:
+        """Return a frame with new messages, their record and the reply."""
+        *names, new = decision.records
+        for named in names:
+            if isinstance(named, NamedQueue):
+                validate_queue(named.topic, named.queue_id)
+        assert isinstance(new, NewRecord)
+        messages = decision.messages if decision.columns is None else decision.columns
+        frame, record, log_offsets = self._encoder.encode(messages, new, at)
+        if decision.columns is not None:
+            assert isinstance(record, Prepared)
+            self.reading.remember(record.first, record.transaction_id, record.number)
+        return frame, record, stored_at(record, log_offsets)
 
     def apply(self, records: tuple[Record, ...] | list[Record], where: Where) -> None:
         """Apply a frame's records, live or during recovery."""
         for record in records:
-            if type(record) in _SPECIAL:
-                self._apply_special(record, where)
-            else:
-                self.core.apply(record, where)
-                self.dispatcher.dispatch(record, where)
+            self._appliers[type(record)](record, where)
 
-    def _apply_special(self, record: Record, where: Where) -> None:
-        if isinstance(record, Lost):
-            self._lose(record, where)
+    def _applier(self, record: Record) -> Callable[[Any, Where], None]:  # noqa: PLR0911 - one case per record
+        match record:
+            case _ if isinstance(record, kinds.MessageRecord | kinds.Op):
+                return self._apply_shown
+            case kinds.Released():
+                return self._release
+            case kinds.NamedQueue():
+                return self._name_queue
+            case kinds.Parked():
+                return self._park
+            case kinds.Lost():
+                return self._lose
+            case _ if isinstance(record, kinds.CatalogRecord):
+                return self._apply_catalog
+            case _ if isinstance(record, _CORE_ONLY):
+                return self.core.apply
+            case _:
+                assert_never(record)
+
+    def _apply_shown(self, record: Record, where: Where) -> None:
+        kind = type(record)
+        self.core.appliers[kind](record, where)
+        self.dispatcher.readers[kind](record, where)
+
+    def _release(self, record: kinds.Released, where: Where) -> None:
+        self._apply_shown(record, where)
+        self.dropped += record.queue_offsets.count(NOWHERE)
+
+    def _park(self, record: kinds.Parked, where: Where) -> None:
         self.core.apply(record, where)
-        if isinstance(record, NamedQueue):
-            self._name_queue(record)
-            self._shown.later(record, where)
-        elif isinstance(record, Parked):
-            ranges = self.core.ranges_of(record.head)
-            self.parkings.add(where.frame, sum(count for _, count in ranges))
-        elif isinstance(record, Released | Lost):
-            if isinstance(record, Released):
-                self.dropped += record.queue_offsets.count(NOWHERE)
-            self.dispatcher.dispatch(record, where)
-        else:
-            self._shown.later(record, where)
+        ranges = self.core.ranges_of(record.head)
+        self.parkings.add(where.frame, sum(count for _, count in ranges))
 
-    def _lose(self, record: Lost, where: Where) -> None:
+    def _apply_catalog(self, record: kinds.CatalogRecord, where: Where) -> None:
+        self.core.apply(record, where)
+        self._shown.later(record, where)
+
+    def _lose(self, record: kinds.Lost, where: Where) -> None:
         self.lost.add(where.frame, where.frame + record.length)
         self.table.skip_to(record.rows_end, where)
         for queue, end in record.queue_ends:
             known = self.core.queue_ends.get(queue)
             if known is not None:
                 self.dispatcher.skip(queue, known, end, where)
+        self.core.apply(record, where)
 
-    def _name_queue(self, record: NamedQueue) -> None:
+    def _name_queue(self, record: kinds.NamedQueue, where: Where) -> None:
+        self.core.apply(record, where)
         # In a replay, the checkpoint may already have this queue deleted.
         if record.id in self.core.names.queues:
             self._shown.make(self.disk, record, may_have_files=not self.is_recovered)
+        self._shown.later(record, where)
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """Return the queue; None if nothing was ever sent to it."""
         return self._shown.queue(topic, queue_id)
 
-    def _frame_of_one(
-        self, decision: Decision, record: Prepared, place: tuple[int, int, int]
-    ) -> bytes:
-        """Return the most common frame: one half message whose names are all known."""
-        (message,), reply = decision.messages, decision.reply
-        assert isinstance(reply, Held)
-        placed = record.placed
-        log_offset = place[0] + HEAD_BYTES
-        parts = self._encoder.encode_one(
-            message, record.first, (log_offset, place[1]), SYS_PREPARED, placed
-        )
-        reply.log_offsets = [log_offset]
-        if record.transaction_id != message.unique_key:
-            note_transaction(placed, record.transaction_id)
-        return whole_frame(parts, placed.sizes[0], decision.records, place, self.seed)
-
-    def _encode(self, decision: Decision, offset: int, at_ms: int) -> bytearray:
-        record, reply = decision.records[-1], decision.reply
-        assert isinstance(reply, Held | Appended)
-        bits = 0
-        queue_offsets: Iterable[int]
-        if type(record) is Stored:
-            queue_offsets = record.queue_offsets
-        else:
-            assert isinstance(record, Prepared | Scheduled)
-            queue_offsets = range(record.first, record.first + len(decision.messages))
-            bits = SYS_PREPARED if type(record) is Prepared else 0
-        columns = decision.columns
-        if columns is not None:
-            assert isinstance(record, Prepared)
-            frame, reply.log_offsets = self._encoder.encode_columns(
-                columns, record.first, (offset, at_ms), bits, record.placed
-            )
-            self.reading.remember(record.first, record.transaction_id, record.number)
-        else:
-            frame, reply.log_offsets = self._encoder.encode(
-                decision.messages, queue_offsets, (offset, at_ms), bits, record.placed
-            )
-        if type(record) is Prepared:
-            note_transaction(record.placed, record.transaction_id)
-        return frame
-
-    def _copies(self, decision: Decision) -> list[bytes]:
-        copies = list(map(self.reading.record_of, decision.copies))
-        record = decision.records[-1]
-        assert isinstance(record, Moved)
-        note_copied(record.placed, copies)
-        note_transaction(record.placed, record.rows[0].transaction_id)
-        return copies
-
     # Durability.
 
     def write(self) -> None:
         """Hand the gathered frames to the operating system."""
-        self._refuse_if_failed()
-        try:
-            self.log.write()
-        except BaseException as error:
-            self.failure = error
-            raise
+        self._or_fail(self.log.write)
 
     def flush(self) -> None:
         """Flush everything written to the disk; may run in another thread."""
+        self._or_fail(self.log.flush)
+
+    def _or_fail(self, work: Callable[[], None]) -> None:
+        """Write something; if that fails, the store is finished."""
         self._refuse_if_failed()
         try:
-            self.log.flush()
+            work()
         except BaseException as error:
             self.failure = error
             raise
@@ -302,12 +278,12 @@ class Store:
     def publish(self) -> set[int]:
         """Move queue ends over what is durable now, one slice; return the queues that grew."""
         self._refuse_if_failed()
-        self.settled = self.log.flushed if self._is_fsync else self.log.written
+        self.durable_end = self.log.flushed if self._is_fsync else self.log.written
         grown: set[int] = set()
-        if self.settled < self.log.end:
+        if self.durable_end < self.log.end:
             # A batch is not durable yet, and the waiting entries may be part of it.
             return grown
-        self.settled_rows = self.table.end
+        self.durable_rows = self.table.end
         self._shown.show()
         queues = self.queues
         for number, first, entries in self.dispatcher.take():
@@ -315,7 +291,7 @@ class Store:
             if queue is None:
                 # Its topic was deleted meanwhile.
                 continue
-            if isinstance(entries, Entry):
+            if isinstance(entries, QueueEntry):
                 queue.append(first, entries)
             else:
                 queue.extend(first, entries)
@@ -348,24 +324,19 @@ class Store:
 
     @property
     def checkpoint_due(self) -> bool:
-        """Whether a restart would replay too much, or memory holds too much, and there is room."""
+        """Whether a restart would replay too much, or memory holds too much."""
         grown = self.log.written - self.checkpointed
-        is_due = (
+        return (
             grown >= self.config.checkpoint_bytes
             or self.keys.snapshot_due()
             or len(self.table.ops) >= UNFILED_OPS_MAX
         )
-        return is_due and self.space.allows_files()
 
     def checkpoint(self) -> None:
         """Take a checkpoint now. All frames must be written, and all queue entries published."""
         job = self.begin_checkpoint()
-        try:
-            job.write()
-            self.end_checkpoint(job)
-        except BaseException as error:
-            self.failure = error
-            raise
+        self._or_fail(job.write)
+        self._or_fail(partial(self.end_checkpoint, job))
 
     def begin_checkpoint(self) -> CheckpointJob:
         """Take a snapshot of what a checkpoint must hold."""
@@ -385,7 +356,7 @@ class Store:
         """Take a checkpoint unless the store has failed or has no room, and close all files."""
         if self.failure is None:
             self.sync()
-            if self.space.allows_files():
+            if self.space.look_for_files():
                 self.checkpoint()
         self.give_back()
 

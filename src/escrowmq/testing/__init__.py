@@ -6,8 +6,9 @@ Each name below is imported on first use.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from escrowmq.model.lazy_names import importer
 
 if TYPE_CHECKING:
     from escrowmq.testing.calls import message
@@ -47,14 +48,7 @@ _HOMES = {
     "join_test": "joined",
     "message": "calls",
 }
-
-
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = importer(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

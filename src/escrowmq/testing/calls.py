@@ -9,9 +9,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, TypeVar
 
-from escrowmq.model.message import Message
-from escrowmq.protocol.properties import KEYS, TAGS, UNIQ_KEY, format_properties
-from escrowmq.testing.settler import Undecided
+from escrowmq.model.message import SentMessage
+from escrowmq.model.resolution import Resolution
+from escrowmq.protocol.message.properties import KEYS, TAGS, UNIQ_KEY, format_properties
+from escrowmq.testing.clock import ManualClock
+from escrowmq.testing.settler import CheckableTransaction
 from escrowmq.transaction.commands import (
     Append,
     Appended,
@@ -19,18 +21,18 @@ from escrowmq.transaction.commands import (
     Command,
     Decision,
     End,
-    Held,
+    EndReply,
+    HoldReply,
     Park,
     Prepare,
     Release,
     Resume,
-    Settled,
 )
+from escrowmq.transaction.policy import CheckPolicy
 from escrowmq.transaction.records import NEVER
-from escrowmq.transaction.states import Resolution, State
+from escrowmq.transaction.states import State
 
 if TYPE_CHECKING:
-    from escrowmq.testing.clock import ManualClock
     from escrowmq.transaction.core import Transactions
 
 ROWS_MAX = 100_000
@@ -48,10 +50,10 @@ def message(
     tags: str = "",
     deliver_after_ms: int = 0,
     deliver_at_ms: int = 0,
-) -> Message:
+) -> SentMessage:
     """Return a message as a producer sends it, with encoded properties."""
     pairs = {UNIQ_KEY: unique_key, KEYS: " ".join(keys), TAGS: tags}
-    return Message(
+    return SentMessage(
         topic=topic,
         queue_id=queue_id,
         body=body,
@@ -67,7 +69,9 @@ def message(
 class Calls(ABC):
     """An engine's commands as methods. The engine implements ``submit``, ``due`` and ``core``."""
 
-    clock: ManualClock
+    def __init__(self, clock: ManualClock | None, policy: CheckPolicy | None) -> None:
+        self.clock = ManualClock() if clock is None else clock
+        self.policy = CheckPolicy() if policy is None else policy
 
     @property
     @abstractmethod
@@ -85,14 +89,14 @@ class Calls(ABC):
     def prepare(
         self,
         transaction_id: str,
-        *messages: Message,
+        *messages: SentMessage,
         group: str = "producers",
         number: int | None = None,
         bulk: bool = False,
         ledger: str = "",
         allowed_ms: int = 0,
         check_after_ms: int | None = None,
-    ) -> Held:
+    ) -> HoldReply:
         """Hold half messages; by default one with the body ``body``."""
         command = Prepare(
             group=group,
@@ -104,23 +108,23 @@ class Calls(ABC):
             allowed_ms=allowed_ms,
             check_after_ms=check_after_ms,
         )
-        return self._reply(command, Held)
+        return self._reply(command, HoldReply)
 
-    def append(self, *messages: Message) -> Appended:
+    def append(self, *messages: SentMessage) -> Appended:
         """Store ordinary messages."""
         return self._reply(Append(messages=messages), Appended)
 
-    def commit(self, half_offset: int, by: str = "producer") -> Settled:
+    def commit(self, half_offset: int, by: str = "producer") -> EndReply:
         """Commit the transaction of this half message."""
         return self.end(half_offset, Resolution.COMMIT, by)
 
-    def rollback(self, half_offset: int, by: str = "producer") -> Settled:
+    def rollback(self, half_offset: int, by: str = "producer") -> EndReply:
         """Roll back the transaction of this half message."""
         return self.end(half_offset, Resolution.ROLLBACK, by)
 
-    def end(self, half_offset: int, resolution: Resolution, by: str = "producer") -> Settled:
+    def end(self, half_offset: int, resolution: Resolution, by: str = "producer") -> EndReply:
         """Decide the transaction of this half message."""
-        return self._reply(End(half_offset=half_offset, resolution=resolution, by=by), Settled)
+        return self._reply(End(half_offset=half_offset, resolution=resolution, by=by), EndReply)
 
     def check_sent(self, half_offset: int, client: str = "producer") -> None:
         """Count a back-check."""
@@ -147,23 +151,20 @@ class Calls(ABC):
 
     def state(self, half_offset: int) -> State:
         """Return the state of this half message."""
-        half = self.core.table.get(half_offset)
-        assert half is not None, f"no half message {half_offset}"
-        return half.state
+        return self.core.row(half_offset).state
 
-    def undecided(self, limit: int = ROWS_MAX) -> list[Undecided]:
+    def undecided(self, limit: int = ROWS_MAX) -> list[CheckableTransaction]:
         """Return the facts for the time rules about each transaction that may be checked."""
         heads = self.due(NEVER - 1, limit)
         facts = (self._undecided(head) for head in heads)
         return [fact for fact in facts if fact.state is State.PREPARED]
 
-    def _undecided(self, head: int) -> Undecided:
+    def _undecided(self, head: int) -> CheckableTransaction:
         core, now_ms = self.core, self.clock.now_ms()
-        half = core.table.get(head)
-        assert half is not None
+        half = core.row(head)
         is_half = half.state is State.PREPARED
         origin = core.names.origins[half.origin] if is_half else None
-        return Undecided(
+        return CheckableTransaction(
             half_offset=head,
             transaction_id=core.table.identity(half)[0] if is_half else "",
             group=origin.group if origin else "",

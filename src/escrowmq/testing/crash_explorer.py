@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from escrowmq.testing.disk_image import EMPTY, DiskImage
 from escrowmq.testing.disk_state import DiskState
 from escrowmq.testing.faulty_disk import FaultyDisk
-from escrowmq.testing.journal import Mark, Operation, PendingOperation
+from escrowmq.testing.journal import JournalNote, Operation, PendingOperation
 from escrowmq.testing.survivors import Survivors
 
 
@@ -54,7 +54,7 @@ class CrashExplorer:
         """Apply the next operation."""
         operation = self._journal[self.position]
         self._state.apply(operation)
-        if isinstance(operation, Mark):
+        if isinstance(operation, JournalNote):
             self.notes.append(operation.note)
         self.position += 1
 

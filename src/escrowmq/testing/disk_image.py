@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from escrowmq.store.disk import checked_path
+from escrowmq.store.disk.disk import checked_path
 from escrowmq.testing.journal import directory_of
 
 

@@ -11,24 +11,13 @@ This module neither fails nor counts faults; ``FaultyDisk``, which has a ``DiskS
 
 from __future__ import annotations
 
+from escrowmq.testing import journal
 from escrowmq.testing.disk_image import DiskImage, parents_of
 from escrowmq.testing.journal import (
-    Create,
     DataOperation,
-    Extend,
-    FlipBit,
-    Flush,
-    FlushDirectory,
-    FlushFailed,
-    MakeDirectory,
-    Mark,
     NameOperation,
     Operation,
     PendingOperation,
-    Remove,
-    Rename,
-    Truncate,
-    Write,
     apply_data,
     apply_name,
     directory_of,
@@ -39,7 +28,7 @@ from escrowmq.testing.survivors import Survivors, nothing_survives
 class Inode:
     """A file without its name: visible content, durable content, and pending operations."""
 
-    __slots__ = ("_durable", "file", "path", "pending", "settled", "visible")
+    __slots__ = ("_durable", "file", "landed_writes", "path", "pending", "visible")
 
     def __init__(self, file: int, path: str, content: bytes = b"") -> None:
         self.file = file
@@ -49,7 +38,7 @@ class Inode:
         self.visible: bytes | bytearray = content
         self._durable = content
         #: Flushed operations, applied to ``_durable`` only when a power cut needs it.
-        self.settled: list[DataOperation] = []
+        self.landed_writes: list[DataOperation] = []
         #: Keys of its data operations in ``DiskState._pending``.
         self.pending: list[int] = []
 
@@ -61,12 +50,12 @@ class Inode:
 
     def durable(self) -> bytes:
         """Return the content that every power cut leaves."""
-        if self.settled:
+        if self.landed_writes:
             content = bytearray(self._durable)
-            for operation in self.settled:
+            for operation in self.landed_writes:
                 apply_data(content, operation)
             self._durable = bytes(content)
-            self.settled.clear()
+            self.landed_writes.clear()
         return self._durable
 
 
@@ -94,7 +83,7 @@ class DiskState:
     def pending_of(self, inode: Inode) -> list[DataOperation]:
         """Return the data operations that wait for a flush of this file."""
         waiting = (self._pending[key] for key in inode.pending)
-        return [item for item in waiting if isinstance(item, Write | Truncate | Extend)]
+        return [item for item in waiting if isinstance(item, DataOperation)]
 
     def image(self) -> DiskImage:
         """Return what reads see, which remains if the process dies but the power stays on."""
@@ -106,7 +95,7 @@ class DiskState:
         names = dict(self._durable_names)
         changed: dict[int, bytearray] = {}
         for operation in survivors(self.pending):
-            if isinstance(operation, Create | Rename | Remove):
+            if isinstance(operation, journal.Create | journal.Rename | journal.Remove):
                 apply_name(names, operation)
                 continue
             if operation.file not in changed:
@@ -121,27 +110,27 @@ class DiskState:
     def apply(self, operation: Operation) -> None:
         """Apply one operation."""
         match operation:
-            case Write() | Truncate() | Extend():
+            case journal.Write() | journal.Truncate() | journal.Extend():
                 inode = self.inodes[operation.file]
                 inode.change(operation)
                 inode.pending.append(self._wait(operation))
-            case Create() | Rename() | Remove():
+            case journal.Create() | journal.Rename() | journal.Remove():
                 self._apply_name(operation)
-            case Flush():
+            case journal.Flush():
                 inode = self.inodes[operation.file]
-                inode.settled += self._take(inode)
-            case FlushFailed():
+                inode.landed_writes += self._take(inode)
+            case journal.FlushFailed():
                 inode = self.inodes[operation.file]
                 self._take(inode)
-                inode.settled += operation.landed
-            case FlushDirectory():
-                self._settle_names(operation.path)
-            case MakeDirectory():
+                inode.landed_writes += operation.landed
+            case journal.FlushDirectory():
+                self._land_names(operation.path)
+            case journal.MakeDirectory():
                 self.directories.update((operation.path, *parents_of(operation.path)))
-            case FlipBit():
+            case journal.FlipBit():
                 self._flip(operation)
             case _:
-                assert isinstance(operation, Mark), operation
+                assert isinstance(operation, journal.JournalNote), operation
 
     def _wait(self, operation: PendingOperation) -> int:
         self._last_key += 1
@@ -156,35 +145,39 @@ class DiskState:
         return taken
 
     def _apply_name(self, operation: NameOperation) -> None:
-        if isinstance(operation, Create):
+        if isinstance(operation, journal.Create):
             self.inodes[operation.file] = Inode(operation.file, operation.path)
-        elif isinstance(operation, Rename):
+        elif isinstance(operation, journal.Rename):
             self.inodes[operation.file].path = operation.new_path
         apply_name(self.names, operation)
         directory = directory_of(operation.path)
         self._pending_names.setdefault(directory, []).append(self._wait(operation))
 
-    def _settle_names(self, directory: str) -> None:
+    def _land_names(self, directory: str) -> None:
         for key in self._pending_names.pop(directory, ()):
             operation = self._pending.pop(key)
-            assert isinstance(operation, Create | Rename | Remove)
+            assert isinstance(operation, journal.Create | journal.Rename | journal.Remove)
             apply_name(self._durable_names, operation)
 
-    def _flip(self, flip: FlipBit) -> None:
+    def _flip(self, flip: journal.FlipBit) -> None:
         inode = self.inodes[flip.file]
         mask = 1 << flip.bit
         inode.change(_flipped(bytes(inode.visible), flip, mask))
         durable = inode.durable()
         if flip.offset < len(durable):
-            inode.settled.append(_flipped(durable, flip, mask))
+            inode.landed_writes.append(_flipped(durable, flip, mask))
         # A pending write would restore the undamaged byte.
         for key in inode.pending:
             write = self._pending[key]
-            if isinstance(write, Write) and 0 <= flip.offset - write.offset < len(write.data):
+            if isinstance(write, journal.Write) and 0 <= flip.offset - write.offset < len(
+                write.data
+            ):
                 data = bytearray(write.data)
                 data[flip.offset - write.offset] ^= mask
-                self._pending[key] = Write(write.file, write.path, write.offset, bytes(data))
+                self._pending[key] = journal.Write(
+                    write.file, write.path, write.offset, bytes(data)
+                )
 
 
-def _flipped(content: bytes, flip: FlipBit, mask: int) -> Write:
-    return Write(flip.file, flip.path, flip.offset, bytes([content[flip.offset] ^ mask]))
+def _flipped(content: bytes, flip: journal.FlipBit, mask: int) -> journal.Write:
+    return journal.Write(flip.file, flip.path, flip.offset, bytes([content[flip.offset] ^ mask]))

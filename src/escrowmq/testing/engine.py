@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from escrowmq.protocol.stored_message import StoredMessage, decode
+from escrowmq.protocol.message.stored_message import StoredMessage, decode
 from escrowmq.store.config import StoreConfig
-from escrowmq.store.reader import Reader, Status
-from escrowmq.store.recovery import Found, open_store
-from escrowmq.store.retention import retain
-from escrowmq.store.retirement import Removed
+from escrowmq.store.reading.reader import ReadStatus, StoreReader
+from escrowmq.store.recovery.recovery import open_store
+from escrowmq.store.retention.retention import retain
+from escrowmq.store.retention.retirement import Removed
 from escrowmq.testing.calls import Calls
 from escrowmq.testing.clock import ManualClock
 from escrowmq.testing.faulty_disk import FaultyDisk
@@ -29,7 +29,7 @@ from escrowmq.transaction.policy import CheckPolicy
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from escrowmq.store.disk import Disk
+    from escrowmq.store.disk.disk import Disk
     from escrowmq.transaction.core import Transactions
 
 STORE_HOST = bytes((127, 0, 0, 1)) + (10911).to_bytes(4, "big")
@@ -47,14 +47,12 @@ class Engine(Calls):
         config: StoreConfig | None = None,
         policy: CheckPolicy | None = None,
     ) -> None:
+        super().__init__(clock, policy)
         self.disk: Disk = FaultyDisk() if disk is None else disk
-        self.clock = ManualClock() if clock is None else clock
         self.config = StoreConfig() if config is None else config
-        self.policy = CheckPolicy() if policy is None else policy
-        #: What recovery found when this engine was opened.
-        self.found: Found
+        # ``found`` is what recovery found when this engine was opened.
         self.store, self.found = open_store(self.disk, self.config, self.policy, STORE_HOST)
-        self.reader = Reader(self.store)
+        self.reader = StoreReader(self.store)
 
     @property
     def core(self) -> Transactions:
@@ -69,7 +67,7 @@ class Engine(Calls):
         """Execute commands as one batch, with one write and one flush."""
         decisions = [self.store.execute(command, self.clock.now_ms()) for command in commands]
         self.store.sync()
-        if self.store.checkpoint_due:
+        if self.store.checkpoint_due and self.store.space.look_for_files():
             self.store.checkpoint()
         return decisions
 
@@ -85,7 +83,7 @@ class Engine(Calls):
                 topic, queue_id, offset, count_max=_PULLED_MAX, bytes_max=2**30
             )
             messages += map(decode, pulled.messages)
-            if pulled.status not in (Status.FOUND, Status.BEHIND_START):
+            if pulled.status not in (ReadStatus.FOUND, ReadStatus.BEHIND_START):
                 return messages
             offset = pulled.next_offset
 

@@ -19,31 +19,16 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Self
 
-from escrowmq.store.disk import Bytes, File, checked_path, listed
+from escrowmq.store.disk.disk import Bytes, File, checked_path, listed
+from escrowmq.testing import journal
 from escrowmq.testing.disk_image import EMPTY, DiskImage, parents_of
 from escrowmq.testing.disk_state import DiskState, Inode
 from escrowmq.testing.faults import Fault, planned
-from escrowmq.testing.journal import (
-    Create,
-    Extend,
-    FlipBit,
-    Flush,
-    FlushDirectory,
-    FlushFailed,
-    MakeDirectory,
-    Mark,
-    Operation,
-    PendingOperation,
-    Remove,
-    Rename,
-    Truncate,
-    Write,
-    directory_of,
-)
+from escrowmq.testing.journal import DataOperation, Operation, PendingOperation, directory_of
 from escrowmq.testing.survivors import Survivors, nothing_survives
 
 
-class Kind(StrEnum):
+class DiskCall(StrEnum):
     """The calls that ``fail_after`` can make fail."""
 
     READ = "read"
@@ -77,7 +62,7 @@ class FaultyFile:
     def read_at(self, offset: int, size: int) -> bytes:
         """Return up to ``size`` bytes; fewer at the end of the file."""
         inode = self._checked(offset, size)
-        self._disk.raise_planned(Kind.READ, inode.path)
+        self._disk.raise_planned(DiskCall.READ, inode.path)
         # No memoryview here: while one exists, another thread cannot grow the file.
         return bytes(inode.visible[offset : offset + size])
 
@@ -148,7 +133,7 @@ class FaultyDisk:
 
     def mark(self, note: object) -> None:
         """Record a note in the journal."""
-        self.perform(Mark(note))
+        self.perform(journal.JournalNote(note))
 
     def snapshot(self) -> dict[str, bytes]:
         """Return all files as reads see them."""
@@ -188,8 +173,8 @@ class FaultyDisk:
             self._require_directory(directory_of(path))
             if not create:
                 raise _error(codes.ENOENT, path)
-            self._refuse(Kind.CREATE, path)
-            self.perform(Create(len(self._state.inodes), path))
+            self._refuse(DiskCall.CREATE, path)
+            self.perform(journal.Create(len(self._state.inodes), path))
         return FaultyFile(self, self._state.inodes[self._state.names[path]])
 
     def exists(self, path: str) -> bool:
@@ -209,8 +194,8 @@ class FaultyDisk:
         if any(name in self._state.names for name in (path, *parents_of(path))):
             raise _error(codes.ENOTDIR, path)
         if not self._is_directory(path):
-            self._refuse(Kind.MAKE_DIRECTORY, path)
-            self.perform(MakeDirectory(path))
+            self._refuse(DiskCall.MAKE_DIRECTORY, path)
+            self.perform(journal.MakeDirectory(path))
 
     def make_directories(self, paths: Sequence[str]) -> None:
         """See ``Disk.make_directories``."""
@@ -238,9 +223,9 @@ class FaultyDisk:
             raise _error(codes.ENOENT, old)
         if directory_of(old) != directory_of(new):
             raise _error(codes.EXDEV, old)
-        self._refuse(Kind.RENAME, old)
+        self._refuse(DiskCall.RENAME, old)
         if old != new:
-            self.perform(Rename(self._state.names[old], old, new))
+            self.perform(journal.Rename(self._state.names[old], old, new))
 
     def remove(self, path: str) -> None:
         """Remove a file; no error if it does not exist."""
@@ -248,17 +233,17 @@ class FaultyDisk:
         if self._is_directory(path):
             raise _error(codes.EISDIR, path)
         if path in self._state.names:
-            self._refuse(Kind.REMOVE, path)
-            self.perform(Remove(self._state.names[path], path))
+            self._refuse(DiskCall.REMOVE, path)
+            self.perform(journal.Remove(self._state.names[path], path))
 
     def flush_directory(self, path: str) -> None:
         """Make all current names in the directory durable, unless the disk lies."""
         path = checked_path(path)
         self._require_directory(path)
         # After an error the names stay pending: unlike data, they are not marked clean.
-        self.raise_planned(Kind.FLUSH_DIRECTORY, path)
+        self.raise_planned(DiskCall.FLUSH_DIRECTORY, path)
         if not self.lying_flush_directory:
-            self.perform(FlushDirectory(path))
+            self.perform(journal.FlushDirectory(path))
 
     # Calls from open files.
 
@@ -267,10 +252,10 @@ class FaultyDisk:
         if self.read_only:
             raise _error(codes.EROFS, inode.path)
         fits = self._fitting_bytes(inode, offset, len(data))
-        fault = planned(self._faults, Kind.WRITE, inode.path)
+        fault = planned(self._faults, DiskCall.WRITE, inode.path)
         landed = data[: fits if fault is None else min(fits, fault.short_bytes)]
         if landed:
-            self.perform(Write(inode.file, inode.path, offset, landed))
+            self.perform(journal.Write(inode.file, inode.path, offset, landed))
         if fault is not None:
             raise _error(fault.errno, inode.path)
         if fits < len(data):
@@ -278,27 +263,27 @@ class FaultyDisk:
 
     def truncate(self, inode: Inode, size: int) -> None:
         """See ``File.truncate``."""
-        self._refuse(Kind.TRUNCATE, inode.path)
+        self._refuse(DiskCall.TRUNCATE, inode.path)
         if self._fitting_bytes(inode, 0, size) < size:
             raise _error(codes.ENOSPC, inode.path)
-        self.perform(Truncate(inode.file, inode.path, size))
+        self.perform(journal.Truncate(inode.file, inode.path, size))
 
     def flush(self, inode: Inode) -> None:
         """See ``File.flush``."""
-        fault = planned(self._faults, Kind.FLUSH, inode.path)
+        fault = planned(self._faults, DiskCall.FLUSH, inode.path)
         if fault is not None:
             landed = fault.survivors(self._state.pending_of(inode))
-            data = tuple(item for item in landed if isinstance(item, Write | Truncate | Extend))
-            self.perform(FlushFailed(inode.file, inode.path, data))
+            data = tuple(item for item in landed if isinstance(item, DataOperation))
+            self.perform(journal.FlushFailed(inode.file, inode.path, data))
             raise _error(fault.errno, inode.path)
         if not self.lying_flush:
-            self.perform(Flush(inode.file, inode.path))
+            self.perform(journal.Flush(inode.file, inode.path))
 
     # Faults.
 
     def fail_after(
         self,
-        kind: Kind,
+        kind: DiskCall,
         count: int,
         errno: int,
         *,
@@ -334,15 +319,15 @@ class FaultyDisk:
         inode = self._state.inodes[self._state.names[checked_path(path)]]
         if not (0 <= byte_offset < len(inode.visible) and 0 <= bit < 8):
             raise ValueError(f"no bit {bit} of byte {byte_offset} in {path!r}")
-        self.perform(FlipBit(inode.file, inode.path, byte_offset, bit))
+        self.perform(journal.FlipBit(inode.file, inode.path, byte_offset, bit))
 
-    def raise_planned(self, kind: Kind, path: str) -> None:
+    def raise_planned(self, kind: DiskCall, path: str) -> None:
         """Raise if a planned fault is due."""
         fault = planned(self._faults, kind, path)
         if fault is not None:
             raise _error(fault.errno, path)
 
-    def _refuse(self, kind: Kind, path: str) -> None:
+    def _refuse(self, kind: DiskCall, path: str) -> None:
         if self.read_only:
             raise _error(codes.EROFS, path)
         self.raise_planned(kind, path)

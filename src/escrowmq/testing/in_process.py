@@ -23,36 +23,35 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 import msgspec
 
 from escrowmq.broker.config import BrokerConfig, TopicsConfig, WriterConfig
-from escrowmq.client.background import Background
-from escrowmq.client.body_reading import reader_of
-from escrowmq.client.codecs import JSON, Codec
-from escrowmq.client.ledger_checks import Outcome, Question
-from escrowmq.client.ledger_marks import MAYBE_SWEPT
-from escrowmq.client.own_calls import OwnCalls
+from escrowmq.client.ledger.checks import LedgerOutcome, Question
+from escrowmq.client.ledger.marks import MAYBE_SWEPT
+from escrowmq.client.messages.body_reading import reader_of
+from escrowmq.client.messages.codecs import JSON, Codec
+from escrowmq.client.network.background import BackgroundLoop
+from escrowmq.client.network.native_calls import NativeCalls
 from escrowmq.model.catalog import Topic
 from escrowmq.model.errors import RequestRefused, Unavailable
+from escrowmq.model.resolution import Resolution
+from escrowmq.model.topic_names import DLQ_PREFIX
 from escrowmq.store.config import StoreConfig
 from escrowmq.testing.calls import accepted
 from escrowmq.testing.clock import ManualClock
-from escrowmq.testing.settler import Round, Settler, Undecided
+from escrowmq.testing.settler import CheckableTransaction, Round, Settler
 from escrowmq.testing.settler_process import BrokerPort
 from escrowmq.testing.watched_server import WatchedServer
 from escrowmq.transaction.policy import CheckPolicy
-from escrowmq.transaction.states import Resolution
 
 if TYPE_CHECKING:
-    from escrowmq.client.ledger_table import SqlLedger
-    from escrowmq.client.messages import Received
-    from escrowmq.model.verdict_outcome import VerdictOutcome
-    from escrowmq.transaction.commands import Verdict
+    from escrowmq.client.ledger.table import SqlLedger
+    from escrowmq.client.messages.messages import Received
 
 START_S_MAX = 30.0
 T = TypeVar("T")
 ArgumentT = TypeVar("ArgumentT")
 _RESOLUTIONS = {
-    Outcome.COMMITTED: Resolution.COMMIT,
-    Outcome.ROLLED_BACK: Resolution.ROLLBACK,
-    Outcome.UNKNOWN: Resolution.UNKNOWN,
+    LedgerOutcome.COMMITTED: Resolution.COMMIT,
+    LedgerOutcome.ROLLED_BACK: Resolution.ROLLBACK,
+    LedgerOutcome.UNKNOWN: Resolution.UNKNOWN,
 }
 
 
@@ -91,7 +90,7 @@ class InProcessBroker:
         self._topics = TopicsConfig(queue_count=queue_count, auto_create=auto_create)
         self._broker_config = BrokerConfig(port=0, name_port=0, name=name)
         self._folder: tempfile.TemporaryDirectory[str] | None = None
-        self._thread: Background | None = None
+        self._thread: BackgroundLoop | None = None
         self._server: WatchedServer | None = None
 
     # Start and stop.
@@ -101,7 +100,7 @@ class InProcessBroker:
         if self._server is not None:
             return
         if self._thread is None:
-            self._thread = Background()
+            self._thread = BackgroundLoop()
         if self._data is None:
             self._folder = tempfile.TemporaryDirectory(prefix="escrowmq-")
             self._data = Path(self._folder.name)
@@ -178,15 +177,16 @@ class InProcessBroker:
         """
         server = self._running
         server.answered.clear()
-        with OwnCalls(server.broker_address) as calls:
-            port = _Port(calls, self._known_ledgers(), self.clock)
+        with NativeCalls(server.broker_address) as calls:
+            ledgers = {ledger.uuid(): ledger for ledger in self.ledgers}
+            port = _Port(calls, ledgers, self.clock)
             done = Settler(port, self._policy, port.look_up).run_once()
         try:
             self._run(asyncio.wait_for(server.until_answered(done.asked), timeout_s))
         except TimeoutError:
             raise Unavailable(
                 "checks_unanswered",
-                "a producer was asked and said nothing",
+                "a producer was asked and did not answer",
                 half_offsets=sorted(set(done.asked) - server.answered),
             ) from None
         return done
@@ -225,15 +225,15 @@ class InProcessBroker:
 
     def dead_letters(self, group: str) -> list[Received]:
         """Return the messages that a consumer group has given up."""
-        return self.messages(f"%DLQ%{group}")
+        return self.messages(f"{DLQ_PREFIX}{group}")
 
     def lag(self, topic: str, group: str) -> int:
         """Return a group's lag in messages. Consumers report offsets every 5 s and at stop."""
         return self._run(_called(lambda name: self._running.lag(name, group), topic))
 
-    def undecided(self) -> Sequence[Undecided]:
+    def undecided(self) -> Sequence[CheckableTransaction]:
         """Return the undecided transactions."""
-        with OwnCalls(self._running.broker_address) as calls:
+        with NativeCalls(self._running.broker_address) as calls:
             return BrokerPort(calls).undecided()
 
     def create_topic(self, name: str, *, queues: int = 1) -> None:
@@ -259,50 +259,41 @@ class InProcessBroker:
         assert self._thread is not None
         return self._thread.run(work)
 
-    def _known_ledgers(self) -> dict[str, SqlLedger]:
-        return {ledger.uuid(): ledger for ledger in self.ledgers}
-
 
 async def _called(function: Callable[[ArgumentT], T], argument: ArgumentT) -> T:
     """Call a plain function on the broker's event loop, so that nothing runs concurrently."""
     return function(argument)
 
 
-class _Port:
+class _Port(BrokerPort):
     """Settle port of a broker, with the ledgers that may be read."""
 
-    def __init__(self, calls: OwnCalls, ledgers: dict[str, SqlLedger], clock: ManualClock) -> None:
-        self._port = BrokerPort(calls)
+    def __init__(
+        self, calls: NativeCalls, ledgers: dict[str, SqlLedger], clock: ManualClock
+    ) -> None:
+        super().__init__(calls)
         self._ledgers = ledgers
         self._clock = clock
 
-    def undecided(self) -> Sequence[Undecided]:
+    def undecided(self) -> Sequence[CheckableTransaction]:
         """Return all transactions that may be checked; a ledger not given here counts as absent."""
         # Read the broker's history before its transactions.
-        self._port.policy()
+        self.policy()
         return [
-            half if half.ledger in self._ledgers else _without_ledger(half)
-            for half in self._port.undecided()
+            half if half.ledger in self._ledgers else msgspec.structs.replace(half, ledger="")
+            for half in super().undecided()
         ]
 
-    def obey(self, verdicts: Sequence[Verdict]) -> Sequence[VerdictOutcome]:
-        """Send the verdicts to the broker."""
-        return self._port.obey(verdicts)
-
-    def look_up(self, half: Undecided) -> Resolution | str:
+    def look_up(self, half: CheckableTransaction) -> Resolution | str:
         """Read the transaction's row in the ledger, or fence it if its deadline has passed."""
         now_ms = self._clock.now_ms()
         deadline_at_ms = now_ms - half.age_ms + half.allowed_ms
         question = Question(half.transaction_id, half.group, deadline_at_ms, half.half_offset)
-        answers = self._ledgers[half.ledger].settle(
-            [question], ledger_uuid=half.ledger, now_ms=now_ms, sight=self._port.sight
+        answers = self._ledgers[half.ledger].resolve(
+            [question], ledger_uuid=half.ledger, now_ms=now_ms, sight=self.sight
         )
         answer = answers[half.transaction_id]
         return MAYBE_SWEPT if answer.reason == MAYBE_SWEPT else _RESOLUTIONS[answer.outcome]
-
-
-def _without_ledger(half: Undecided) -> Undecided:
-    return msgspec.structs.replace(half, ledger="")
 
 
 class AsyncInProcessBroker:
@@ -383,7 +374,7 @@ class AsyncInProcessBroker:
         """Return how many messages a group has not acknowledged."""
         return await asyncio.to_thread(self.plain.lag, topic, group)
 
-    async def undecided(self) -> Sequence[Undecided]:
+    async def undecided(self) -> Sequence[CheckableTransaction]:
         """Return the undecided transactions."""
         return await asyncio.to_thread(self.plain.undecided)
 

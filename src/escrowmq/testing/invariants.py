@@ -6,9 +6,10 @@ uses only the public interface of the core and its table.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, assert_never
 
-from escrowmq.transaction.records import NEVER, NOWHERE, PLAIN, Op, Released, Stored
+from escrowmq.transaction import records as kinds
+from escrowmq.transaction.records import NEVER, NOWHERE, PLAIN, QuietRecord
 from escrowmq.transaction.states import State
 from escrowmq.transaction.table import FIRST
 
@@ -108,12 +109,17 @@ class Witness:
 
 
 def _given(record: Record) -> Iterator[tuple[int, int]]:
-    if isinstance(record, Stored):
-        yield from zip(record.placed.queues, record.queue_offsets, strict=True)
-    elif isinstance(record, Released):
-        given = zip(record.queues, record.queue_offsets, strict=True)
-        yield from (one for one in given if one[1] != NOWHERE)
-    elif isinstance(record, Op):
-        for span in record.given:
-            for offset in range(span.first, span.first + span.count):
-                yield span.queue, offset
+    match record:
+        case kinds.Stored():
+            yield from zip(record.placed.queues, record.queue_offsets, strict=True)
+        case kinds.Released():
+            given = zip(record.queues, record.queue_offsets, strict=True)
+            yield from (one for one in given if one[1] != NOWHERE)
+        case kinds.Decided() | kinds.BatchDecided() | kinds.DecidedMany():
+            for span in record.given:
+                for offset in range(span.first, span.first + span.count):
+                    yield span.queue, offset
+        case _ if isinstance(record, kinds.MessageRecord | QuietRecord):
+            pass
+        case _:
+            assert_never(record)

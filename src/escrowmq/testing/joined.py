@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection
 
-from escrowmq.client.ledger_sql import SQLITE
-from escrowmq.client.links import SqlAlchemyLink
-from escrowmq.client.sqlalchemy_transactions import JOINED
+from escrowmq.client.database.connections import SqlAlchemyConnection
+from escrowmq.client.database.ledger_sql import SQLITE
+from escrowmq.client.database.sqlalchemy_transactions import JOINED
 from escrowmq.model.errors import RequestRefused
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def join_test(session: Session) -> Session:
             "session_joins_nothing",
             "bind it to a connection that has begun, with join_transaction_mode='create_savepoint'",
         )
-    link = SqlAlchemyLink(connection)
+    link = SqlAlchemyConnection(connection)
     if link.dialect is SQLITE and not link.is_in_transaction:
         # SQLite's driver begins a transaction only before the first write. Without BEGIN, the
         # savepoint would be the transaction.

@@ -12,11 +12,17 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Write:
-    """Bytes written to a file."""
+class OnFile:
+    """Base of the operations on one file, and its path at that time."""
 
     file: int
     path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Write(OnFile):
+    """Bytes written to a file."""
+
     offset: int
     data: bytes
 
@@ -26,49 +32,37 @@ class Write:
 
 
 @dataclass(frozen=True, slots=True)
-class Truncate:
+class Truncate(OnFile):
     """A file cut to ``size`` bytes, or extended to it with zeros."""
 
-    file: int
-    path: str
     size: int
 
 
 @dataclass(frozen=True, slots=True)
-class Extend:
+class Extend(OnFile):
     """A file extended to at least ``size`` bytes: a write's size survived, but not its data.
 
     Never in a journal. Survivors may replace a write with it.
     """
 
-    file: int
-    path: str
     size: int
 
 
 @dataclass(frozen=True, slots=True)
-class Create:
+class Create(OnFile):
     """A new, empty file under a name."""
-
-    file: int
-    path: str
 
 
 @dataclass(frozen=True, slots=True)
-class Rename:
+class Rename(OnFile):
     """A file renamed within its directory, replacing a file with the new name."""
 
-    file: int
-    path: str
     new_path: str
 
 
 @dataclass(frozen=True, slots=True)
-class Remove:
+class Remove(OnFile):
     """A name removed."""
-
-    file: int
-    path: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,23 +73,18 @@ class MakeDirectory:
 
 
 @dataclass(frozen=True, slots=True)
-class Flush:
+class Flush(OnFile):
     """All data operations of a file so far made durable."""
-
-    file: int
-    path: str
 
 
 @dataclass(frozen=True, slots=True)
-class FlushFailed:
+class FlushFailed(OnFile):
     """A flush that reported an error.
 
     As on Linux, the pages count as clean afterwards: reads still show them, but no later flush
     writes them. ``landed`` are the operations that reached the disk before the error.
     """
 
-    file: int
-    path: str
     landed: tuple[DataOperation, ...] = ()
 
 
@@ -107,17 +96,15 @@ class FlushDirectory:
 
 
 @dataclass(frozen=True, slots=True)
-class FlipBit:
+class FlipBit(OnFile):
     """One bit flipped, in the content on the disk and in what reads see."""
 
-    file: int
-    path: str
     offset: int
     bit: int
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class JournalNote:
     """A note from the caller, such as "command 17 was acknowledged here"."""
 
     note: object
@@ -126,7 +113,9 @@ class Mark:
 DataOperation = Write | Truncate | Extend
 NameOperation = Create | Rename | Remove
 PendingOperation = DataOperation | NameOperation
-Operation = PendingOperation | MakeDirectory | Flush | FlushFailed | FlushDirectory | FlipBit | Mark
+Operation = (
+    PendingOperation | MakeDirectory | Flush | FlushFailed | FlushDirectory | FlipBit | JournalNote
+)
 
 
 def apply_data(content: bytearray, operation: DataOperation) -> None:

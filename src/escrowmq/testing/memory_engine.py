@@ -7,31 +7,26 @@ new core and compare.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, assert_never
+
+import msgspec
 
 from escrowmq.store.config import StoreConfig
 from escrowmq.testing.calls import Calls
 from escrowmq.testing.clock import ManualClock
 from escrowmq.testing.memory_log import MemoryFrame, MemoryLog
 from escrowmq.testing.memory_table import MemoryTable
-from escrowmq.transaction.commands import Appended, Carry, CarryAlone, Command, Decision, Held
-from escrowmq.transaction.core import MOVED_MAX, Transactions
+from escrowmq.transaction import records as kinds
+from escrowmq.transaction.commands import Command, Decision
+from escrowmq.transaction.core import CARRIED_MAX, Transactions
+from escrowmq.transaction.decisions.answers import stored_at
 from escrowmq.transaction.policy import CheckPolicy
-from escrowmq.transaction.records import (
-    NOWHERE,
-    BatchDecided,
-    Decided,
-    DecidedMany,
-    Record,
-    Released,
-    Stored,
-    unpack_rows,
-)
+from escrowmq.transaction.records import NOWHERE, NewRecord, QuietRecord, Record, unpack_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from escrowmq.model.message import Message
+    from escrowmq.model.message import SentMessage
 
 
 class MemoryEngine(Calls):
@@ -43,20 +38,19 @@ class MemoryEngine(Calls):
         clock: ManualClock | None = None,
         policy: CheckPolicy | None = None,
         copy_after_ms: int | None = None,
-        moved_max: int = MOVED_MAX,
+        moved_max: int = CARRIED_MAX,
     ) -> None:
-        self.clock = ManualClock() if clock is None else clock
-        self.policy = CheckPolicy() if policy is None else policy
+        super().__init__(clock, policy)
         self.log = MemoryLog()
         self.table = MemoryTable(self.log)
         copy_ms = StoreConfig().copy_after_ms if copy_after_ms is None else copy_after_ms
         #: Store time never goes back, even if the clock does.
         self.last_at_ms = 0
         self._core = Transactions(
-            self.table, self.policy, copy_after_ms=copy_ms, moved_max=moved_max
+            self.table, self.policy, copy_after_ms=copy_ms, carried_max=moved_max
         )
         #: Visible messages in order, by queue number.
-        self.queues: dict[int, list[Message]] = {}
+        self.queues: dict[int, list[SentMessage]] = {}
 
     @property
     def core(self) -> Transactions:
@@ -72,20 +66,15 @@ class MemoryEngine(Calls):
         """Decide and apply a command. A refusal is in the decision."""
         at_ms = max(self.clock.now_ms(), self.last_at_ms)
         decision = self.core.decide(command, at_ms)
-        for first in decision.carries:
-            self._record(self.core.decide(Carry(first=first), at_ms), at_ms)
-        if decision.carries_alone:
-            alone = CarryAlone(halves=decision.carries_alone)
-            self._record(self.core.decide(alone, at_ms), at_ms)
-        if decision.records:
-            self._record(decision, at_ms)
-        return decision
+        for before in self.core.to_carry(decision, at_ms):
+            self._record(before, at_ms)
+        return self._record(decision, at_ms) if decision.records else decision
 
     def due(self, until_ms: int, limit: int) -> list[int]:
         """Return rows that are due by then: undecided heads and scheduled messages."""
         return self.table.due(until_ms, limit)
 
-    def pull(self, topic: str, queue_id: int = 0) -> list[Message]:
+    def pull(self, topic: str, queue_id: int = 0) -> list[SentMessage]:
         """Return all visible messages of this queue."""
         number = self.core.names.number_of(topic, queue_id)
         return [] if number is None else self.queues.get(number, [])
@@ -115,28 +104,35 @@ class MemoryEngine(Calls):
             self._show(record, frame)
         self.last_at_ms = frame.where.at_ms
 
-    def _record(self, decision: Decision, at_ms: int) -> None:
+    def _record(self, decision: Decision, at_ms: int) -> Decision:
         messages = decision.messages or tuple(
             self.log.message_at(half.location) for half in decision.copies
         )
         frame = self.log.append(decision.records, messages, at_ms)
-        if isinstance(decision.reply, Held | Appended):
-            decision.reply.log_offsets.extend(frame.log_offsets)
         self._apply(frame)
+        new = frame.records[-1]
+        reply = stored_at(new, frame.log_offsets) if isinstance(new, NewRecord) else decision.reply
+        return msgspec.structs.replace(decision, records=tuple(frame.records), reply=reply)
 
     def _show(self, record: Record, frame: MemoryFrame) -> None:
-        if isinstance(record, Stored):
-            for queue, message in zip(record.placed.queues, frame.messages, strict=True):
-                self.queues.setdefault(queue, []).append(message)
-        elif isinstance(record, Released):
-            pairs = zip(record.rows, record.queue_offsets, strict=True)
-            self._show_rows(row for row, place in pairs if place != NOWHERE)
-        elif isinstance(record, DecidedMany):
-            self._show_rows(unpack_rows(record.committed))
-        elif isinstance(record, Decided | BatchDecided) and record.given:
-            waits = {row for row, _ in record.waiting}
-            rows = [row for first, count in record.ranges for row in range(first, first + count)]
-            self._show_rows(row for row in rows if row not in waits)
+        match record:
+            case kinds.Stored():
+                for queue, message in zip(record.placed.queues, frame.messages, strict=True):
+                    self.queues.setdefault(queue, []).append(message)
+            case kinds.Released():
+                pairs = zip(record.rows, record.queue_offsets, strict=True)
+                self._show_rows(row for row, place in pairs if place != NOWHERE)
+            case kinds.DecidedMany():
+                self._show_rows(unpack_rows(record.committed))
+            case kinds.Decided() | kinds.BatchDecided():
+                waits = {row for row, _ in record.waiting}
+                ranges = record.ranges if record.given else []
+                rows = [row for first, count in ranges for row in range(first, first + count)]
+                self._show_rows(row for row in rows if row not in waits)
+            case _ if isinstance(record, kinds.MessageRecord | QuietRecord):
+                pass
+            case _:
+                assert_never(record)
 
     def _show_rows(self, rows: Iterable[int]) -> None:
         for row in rows:

@@ -12,23 +12,16 @@ from zlib import crc32
 
 import msgspec
 
-from escrowmq.protocol.properties import tags_code
-from escrowmq.protocol.stored_message import encoded_size
-from escrowmq.store.frames import HEAD_BYTES, decode_records, encode_records
+from escrowmq.protocol.message.properties import tags_code
+from escrowmq.protocol.message.stored_message import encoded_size
+from escrowmq.store.log.frames import HEAD_BYTES, decode_records, encode_records
 from escrowmq.transaction.core import Where
-from escrowmq.transaction.records import (
-    UNNUMBERED,
-    Op,
-    Prepared,
-    Record,
-    Scheduled,
-    Stored,
-)
+from escrowmq.transaction.records import UNNUMBERED, NewRecord, Op, Placed, Prepared, Record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from escrowmq.model.message import Message
+    from escrowmq.model.message import SentMessage
 
 _STORE_HOST_BYTES = 8
 
@@ -38,7 +31,7 @@ class MemoryFrame(msgspec.Struct, frozen=True):
 
     where: Where
     records: list[Record]
-    messages: tuple[Message, ...]
+    messages: tuple[SentMessage, ...]
 
     @property
     def log_offsets(self) -> list[int]:
@@ -54,18 +47,15 @@ class MemoryLog:
         self.frames: list[MemoryFrame] = []
         self.end = 0
         self._frame_by_offset: dict[int, MemoryFrame] = {}
-        self._message_by_offset: dict[int, Message] = {}
+        self._message_by_offset: dict[int, SentMessage] = {}
         #: Transaction id and number of each request, by its first row.
         self._identities: dict[int, tuple[str, int]] = {}
 
     def append(
-        self, records: Sequence[Record], messages: Sequence[Message], at_ms: int
+        self, records: Sequence[Record], messages: Sequence[SentMessage], at_ms: int
     ) -> MemoryFrame:
-        """Add a frame; fill in the sizes and checksums of new messages, as the store does."""
-        for record in records:
-            if isinstance(record, Stored | Scheduled | Prepared) and not record.placed.sizes:
-                _place(record, messages)
-        encoded = encode_records(tuple(records))
+        """Add a frame, with the sizes and checksums of new messages, as the store does."""
+        encoded = encode_records(tuple(_placed(record, messages) for record in records))
         where = Where(self.end, self.end + HEAD_BYTES, at_ms)
         frame = MemoryFrame(where, decode_records(encoded, self.end), tuple(messages))
         self.take(frame)
@@ -81,7 +71,7 @@ class MemoryLog:
             if isinstance(record, Prepared):
                 self._identities[record.first] = (record.transaction_id, record.number)
 
-    def message_at(self, log_offset: int) -> Message:
+    def message_at(self, log_offset: int) -> SentMessage:
         """Return the message at this log offset."""
         return self._message_by_offset[log_offset]
 
@@ -96,13 +86,18 @@ class MemoryLog:
         return by, frame.where.at_ms
 
 
-def _place(record: Stored | Scheduled | Prepared, messages: Sequence[Message]) -> None:
-    placed = record.placed
-    placed.sizes = list(map(_size, messages))
-    placed.crcs = [crc32(message.body) for message in messages]
-    placed.tags = [tags_code(message.tags) for message in messages]
-    placed.unique = [crc32(message.unique_key.encode()) for message in messages]
+def _placed(record: Record, messages: Sequence[SentMessage]) -> Record:
+    if not isinstance(record, NewRecord):
+        return record
+    placed = Placed(
+        queues=record.placed.queues,
+        sizes=list(map(_size, messages)),
+        crcs=[crc32(message.body) for message in messages],
+        tags=[tags_code(message.tags) for message in messages],
+        unique=[crc32(message.unique_key.encode()) for message in messages],
+    )
+    return msgspec.structs.replace(record, placed=placed)
 
 
-def _size(message: Message) -> int:
+def _size(message: SentMessage) -> int:
     return encoded_size(message, _STORE_HOST_BYTES)

@@ -11,26 +11,16 @@ import numpy as np
 from escrowmq.testing.memory_log import MemoryLog
 from escrowmq.transaction.records import NEVER
 from escrowmq.transaction.states import State
-from escrowmq.transaction.table import FIRST, Half, HalfColumns, HeldRows
+from escrowmq.transaction.table import FIRST, HALF_COLUMNS, Half, HalfColumns, HeldRows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from escrowmq.model.message import Message
-    from escrowmq.transaction.records import Moved
+    from escrowmq.model.message import SentMessage
+    from escrowmq.transaction.records import Carried
     from escrowmq.transaction.table import NewRows, Numbers
 
 _DECIDED = (State.COMMITTED, State.ROLLED_BACK)
-_COLUMNS = (
-    "size",
-    "stored_at_ms",
-    "next_at_ms",
-    "origin",
-    "queue",
-    "part",
-    "state",
-    "checks_sent",
-)
 #: Placeholder for a missing row.
 _NOBODY = Half(
     half_offset=-1,
@@ -75,7 +65,7 @@ class MemoryTable:
             is_here=np.array([half is not _NOBODY for half in halves], dtype=np.bool_),
             **{
                 name: np.array([getattr(half, name) for half in halves], dtype=np.int64)
-                for name in _COLUMNS
+                for name in HALF_COLUMNS
             },
         )
 
@@ -91,7 +81,7 @@ class MemoryTable:
         """Return whether the row belongs to this transaction."""
         return self.identity(self.rows[half.first])[0] == transaction_id
 
-    def holds(self, half: Half, message: Message) -> bool:
+    def holds(self, half: Half, message: SentMessage) -> bool:
         """Return whether the stored half message has this message's topic and body."""
         stored = self.log.message_at(half.location)
         return (stored.topic, stored.body) == (message.topic, message.body)
@@ -138,7 +128,7 @@ class MemoryTable:
         """Append rows; rows that already exist stay unchanged."""
         assert rows.first <= self.end, "rows are added in order"
         placed = rows.placed
-        log_offset = rows.log_offset
+        log_offset = rows.where.messages
         count = len(placed.sizes)
         next_at_ms = [*rows.next_at_ms, *[NEVER] * (count - len(rows.next_at_ms))]
         for index, row in enumerate(range(rows.first, rows.first + count)):
@@ -149,7 +139,7 @@ class MemoryTable:
                     location=log_offset,
                     size=placed.sizes[index],
                     crc=placed.crcs[index],
-                    stored_at_ms=rows.stored_at_ms,
+                    stored_at_ms=rows.where.at_ms,
                     origin=rows.origin,
                     queue=placed.queues[index],
                     tags=placed.tags[index],
@@ -191,9 +181,9 @@ class MemoryTable:
         for row in range(first, first + count):
             self._change(row, state=state)
 
-    def restore(self, moved: Moved, location: int) -> None:
+    def restore(self, carried: Carried, location: int) -> None:
         """Set the new locations of rows that were carried forward; the first is at ``location``."""
-        for row, size in zip(moved.rows, moved.placed.sizes, strict=True):
+        for row, size in zip(carried.rows, carried.placed.sizes, strict=True):
             self._change(row.half_offset, location=location)
             location += size
 

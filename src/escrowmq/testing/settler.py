@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from escrowmq.model.resolution import Resolution
 from escrowmq.model.verdict_outcome import VerdictOutcome
-from escrowmq.transaction.checking import outcome_of
 from escrowmq.transaction.commands import CheckSent, Command, Decision, End, Verdict, VerdictKind
+from escrowmq.transaction.decisions.checking import outcome_of
 from escrowmq.transaction.rules import (
     DUES_UNANSWERED,
     PARK_REASONS,
@@ -25,13 +26,13 @@ from escrowmq.transaction.rules import (
     due,
     label,
 )
-from escrowmq.transaction.states import Resolution, State
+from escrowmq.transaction.states import State
 
 if TYPE_CHECKING:
     from escrowmq.transaction.policy import CheckPolicy
 
 
-class Undecided(msgspec.Struct, frozen=True, kw_only=True):
+class CheckableTransaction(msgspec.Struct, frozen=True, kw_only=True):
     """Facts about a transaction that may be checked, in the broker's store time."""
 
     #: Offset of the transaction's first half message.
@@ -62,16 +63,14 @@ class Undecided(msgspec.Struct, frozen=True, kw_only=True):
 class SettlePort(Protocol):
     """The settler's interface to a broker."""
 
-    def undecided(self) -> Sequence[Undecided]:
+    def undecided(self) -> Sequence[CheckableTransaction]:
         """Return all transactions that may be checked."""
-        ...
 
     def obey(self, verdicts: Sequence[Verdict]) -> Sequence[VerdictOutcome]:
         """Execute the verdicts; return their outcomes in the same order."""
-        ...
 
 
-LookUp = Callable[[Undecided], Resolution | str | None]
+LookUp = Callable[[CheckableTransaction], Resolution | str | None]
 """Look up a transaction in a ledger table and return its outcome. None and UNKNOWN mean that there
 is no outcome or that the table cannot be read. A text is the reason to park the transaction now."""
 
@@ -121,7 +120,7 @@ class Settler:
             done.note(verdict.half_offset, outcome)
         return done
 
-    def _verdict(self, half: Undecided) -> Verdict | None:
+    def _verdict(self, half: CheckableTransaction) -> Verdict | None:
         """Return the verdict on a transaction, or None if it must wait."""
         what = due(self._facts(half), self._policy)
         if what is Due.WAIT:
@@ -139,17 +138,17 @@ class Settler:
         is_over = due(half.facts(), self._policy, DUES_UNANSWERED) is Due.PARK
         return self._park(half) if is_over else None
 
-    def _facts(self, half: Undecided) -> HalfFacts:
+    def _facts(self, half: CheckableTransaction) -> HalfFacts:
         # Without a look-up, ask the producers, which can read their own ledgers.
         facts = half.facts()
         return facts if self._look_up is not None else replace(facts, has_ledger=0)
 
-    def _park(self, half: Undecided) -> Verdict:
+    def _park(self, half: CheckableTransaction) -> Verdict:
         reason = label(half.facts(), self._policy, PARK_REASONS)
         return _verdict(half, VerdictKind.PARK, reason.value)
 
 
-def _verdict(half: Undecided, kind: VerdictKind, reason: str = "") -> Verdict:
+def _verdict(half: CheckableTransaction, kind: VerdictKind, reason: str = "") -> Verdict:
     return Verdict(
         half_offset=half.half_offset,
         kind=kind,
@@ -162,16 +161,14 @@ def _verdict(half: Undecided, kind: VerdictKind, reason: str = "") -> Verdict:
 class SettledEngine(Protocol):
     """Interface that ``AnsweringEngine`` needs; ``Engine`` and ``MemoryEngine`` implement it."""
 
-    def undecided(self) -> Sequence[Undecided]:
+    def undecided(self) -> Sequence[CheckableTransaction]:
         """Return all transactions that may be checked."""
-        ...
 
     def submit(self, command: Command) -> Decision:
         """Execute the command. A refusal is in the decision."""
-        ...
 
 
-Ask = Callable[[Undecided], Resolution | None]
+Ask = Callable[[CheckableTransaction], Resolution | None]
 """Answer a back-check as a producer. None means that no producer of the group is online."""
 
 
@@ -182,9 +179,9 @@ class AnsweringEngine:
         self._engine = engine
         self._ask = ask
         self._client = client
-        self._facts: dict[int, Undecided] = {}
+        self._facts: dict[int, CheckableTransaction] = {}
 
-    def undecided(self) -> Sequence[Undecided]:
+    def undecided(self) -> Sequence[CheckableTransaction]:
         """Return all transactions that may be checked."""
         found = self._engine.undecided()
         self._facts = {half.half_offset: half for half in found}

@@ -16,41 +16,41 @@ import threading
 from collections.abc import Sequence
 from types import FrameType
 
-from escrowmq.client.own_calls import OwnCalls
+from escrowmq.client.network.native_calls import NativeCalls
 from escrowmq.model.errors import EscrowError
 from escrowmq.model.lineage import Sight
 from escrowmq.model.verdict_outcome import VerdictOutcome
-from escrowmq.protocol.own import OWN_REQUESTS, OwnCode
-from escrowmq.protocol.own_headers import ByHeader, ListTransactionsHeader
-from escrowmq.protocol.own_rows import VerdictRow
-from escrowmq.protocol.sights import sight_of
-from escrowmq.testing.settler import LookUp, Round, Settler, Undecided
+from escrowmq.protocol.native.headers import ByHeader, ListTransactionsHeader
+from escrowmq.protocol.native.requests import NATIVE_REQUESTS, NativeCode
+from escrowmq.protocol.native.rows import VerdictRow
+from escrowmq.protocol.native.sights import sight_of
+from escrowmq.testing.settler import CheckableTransaction, LookUp, Round, Settler
 from escrowmq.transaction.commands import Verdict
 from escrowmq.transaction.policy import CheckPolicy
 from escrowmq.transaction.states import State
 
-_VERDICTS_MAX = OWN_REQUESTS[OwnCode.OBEY_VERDICTS].rows_max
+_VERDICTS_MAX = NATIVE_REQUESTS[NativeCode.OBEY_VERDICTS].rows_max
 
 
 class BrokerPort:
     """Settle port of a broker."""
 
-    def __init__(self, calls: OwnCalls) -> None:
+    def __init__(self, calls: NativeCalls) -> None:
         self._calls = calls
         #: The broker's history when its policy was read.
         self.sight: Sight | None = None
 
     def policy(self) -> CheckPolicy:
         """Return the broker's check policy, and remember its history."""
-        told = self._calls.call(OwnCode.STATUS).header
+        told = self._calls.call(NativeCode.STATUS).header
         self.sight = sight_of(told)
         return CheckPolicy.told_by(told)
 
-    def undecided(self) -> Sequence[Undecided]:
+    def undecided(self) -> Sequence[CheckableTransaction]:
         """Return all transactions that may be checked."""
         wanted = ListTransactionsHeader(states=State.PREPARED.label, with_ids=True)
         return [
-            Undecided(
+            CheckableTransaction(
                 half_offset=row.half_offset,
                 transaction_id=row.transaction_id,
                 group=row.producer_group,
@@ -61,7 +61,7 @@ class BrokerPort:
                 wait_ms=row.wait_ms,
                 checks_sent=row.checks_sent,
             )
-            for row in self._calls.rows(OwnCode.LIST_TRANSACTIONS, wanted)
+            for row in self._calls.rows(NativeCode.LIST_TRANSACTIONS, wanted)
         ]
 
     def obey(self, verdicts: Sequence[Verdict]) -> Sequence[VerdictOutcome]:
@@ -78,7 +78,7 @@ class BrokerPort:
                 )
                 for verdict in verdicts[at : at + _VERDICTS_MAX]
             ]
-            answer = self._calls.call(OwnCode.OBEY_VERDICTS, self._header(), rows)
+            answer = self._calls.call(NativeCode.OBEY_VERDICTS, self._header(), rows)
             outcomes += [VerdictOutcome(row.outcome) for row in answer.rows]
         return outcomes
 
@@ -96,7 +96,7 @@ def settle_once(port: BrokerPort, look_up: LookUp | None = None) -> Round:
 def run(address: str, interval_s: float, stopping: threading.Event) -> None:
     """Run rounds until ``stopping`` is set."""
     is_ready = False
-    with OwnCalls(address) as calls:
+    with NativeCalls(address) as calls:
         port = BrokerPort(calls)
         while not stopping.is_set():
             try:

@@ -6,19 +6,19 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from escrowmq.broker.server import Server
-from escrowmq.client.messages import Received, received
-from escrowmq.protocol.codes import RequestCode
-from escrowmq.protocol.headers import read_header
-from escrowmq.protocol.send_headers import EndTransactionHeader
-from escrowmq.protocol.stored_message import decode
-from escrowmq.store.reader import Status
+from escrowmq.client.messages.messages import Received, received
+from escrowmq.protocol.message.stored_message import decode
+from escrowmq.protocol.remoting.codes import RequestCode
+from escrowmq.protocol.remoting.headers import read_header
+from escrowmq.protocol.remoting.send_headers import EndTransactionHeader
+from escrowmq.store.reading.reader import ReadStatus
 from escrowmq.transaction.commands import Release
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from escrowmq.broker.connection import Connection
-    from escrowmq.protocol.remoting import Frame
+    from escrowmq.broker.net.connection import ClientConnection
+    from escrowmq.protocol.remoting.frames import RemotingFrame
 
 PULLED_MAX = 1_000
 PULLED_BYTES_MAX = 16 * 1024 * 1024
@@ -35,7 +35,7 @@ class WatchedServer(Server):
 
     # Overrides.
 
-    def handle(self, connection: Connection, frame: Frame) -> None:
+    def handle(self, connection: ClientConnection, frame: RemotingFrame) -> None:
         """Handle a frame; if it answers a back-check, record that."""
         super().handle(connection, frame)
         if frame.code == RequestCode.END_TRANSACTION and not frame.is_response:
@@ -52,7 +52,7 @@ class WatchedServer(Server):
     async def catch_up(self) -> None:
         """Do all work that has come due."""
         await self._look_at_clock()
-        await self._release()
+        await self.broker.releasing.release_due()
         await self._retain()
 
     async def until_published(self) -> None:
@@ -73,7 +73,7 @@ class WatchedServer(Server):
         broker = self.broker
         found = broker.topics.get(topic)
         messages = [
-            received(decode(record), broker.config.name)
+            received(decode(record), broker.identity.name)
             for queue_id in range(found.read_queue_count if found else 0)
             for record in self._records(topic, queue_id)
         ]
@@ -97,7 +97,7 @@ class WatchedServer(Server):
             pulled = self.broker.reader.pull(
                 topic, queue_id, offset, count_max=PULLED_MAX, bytes_max=PULLED_BYTES_MAX
             )
-            if pulled.status is not Status.FOUND:
+            if pulled.status is not ReadStatus.FOUND:
                 return records
             records += pulled.messages
             offset = pulled.next_offset

@@ -14,18 +14,13 @@ import msgspec
 import numpy as np
 
 from escrowmq.model.catalog import Group, Setting, Topic
-from escrowmq.model.message import Message
+from escrowmq.model.message import SentMessage
 from escrowmq.model.message_columns import MessageColumns
-from escrowmq.transaction.expiry_commands import (
-    ExpireGroups,
-    ExpireOrigins,
-    ExpireQueries,
-    ExpireTopic,
-    NoteUses,
-)
+from escrowmq.model.resolution import Resolution
+from escrowmq.transaction.expiry_commands import ExpiryCommand
 from escrowmq.transaction.pause_command import PauseGroup
 from escrowmq.transaction.records import Record
-from escrowmq.transaction.states import Resolution, State
+from escrowmq.transaction.states import State
 from escrowmq.transaction.table import Half
 
 if TYPE_CHECKING:
@@ -33,7 +28,7 @@ if TYPE_CHECKING:
 
 BatchId = int | str
 
-Column: TypeAlias = Sequence[int] | np.ndarray[Any, np.dtype[Any]]
+NumberColumn: TypeAlias = Sequence[int] | np.ndarray[Any, np.dtype[Any]]
 """Numbers, one for each row."""
 
 
@@ -42,7 +37,7 @@ class Prepare(msgspec.Struct, frozen=True, kw_only=True):
 
     group: str
     transaction_id: str
-    messages: tuple[Message, ...]
+    messages: tuple[SentMessage, ...]
     #: The SDK numbers the requests of one transaction from 0; a stock client does not.
     number: int | None = None
     #: A Spark attempt: no limit on the whole transaction, only on each request.
@@ -56,7 +51,7 @@ class Prepare(msgspec.Struct, frozen=True, kw_only=True):
     columns: MessageColumns | None = None
 
     @property
-    def content(self) -> tuple[Message, ...] | MessageColumns:
+    def content(self) -> tuple[SentMessage, ...] | MessageColumns:
         """The messages, one by one or in columns."""
         return self.messages if self.columns is None else self.columns
 
@@ -64,13 +59,18 @@ class Prepare(msgspec.Struct, frozen=True, kw_only=True):
 class Append(msgspec.Struct, frozen=True, kw_only=True):
     """Store ordinary messages: visible at once, or each at its own time."""
 
-    messages: tuple[Message, ...]
+    messages: tuple[SentMessage, ...]
 
 
-class End(msgspec.Struct, frozen=True, kw_only=True):
-    """Commit or roll back the transaction that this half message belongs to."""
+class HalfCommand(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of the commands about the transaction that a half message belongs to."""
 
     half_offset: int
+
+
+class End(HalfCommand, frozen=True, kw_only=True):
+    """Commit or roll back the transaction that this half message belongs to."""
+
     resolution: Resolution
     by: str
     #: The producer group and log offset that the caller expects; checked when given.
@@ -90,24 +90,21 @@ class End(msgspec.Struct, frozen=True, kw_only=True):
     is_forced: bool = False
 
 
-class CheckSent(msgspec.Struct, frozen=True, kw_only=True):
+class CheckSent(HalfCommand, frozen=True, kw_only=True):
     """Count a back-check that a live producer's socket took."""
 
-    half_offset: int
     client: str
 
 
-class Park(msgspec.Struct, frozen=True, kw_only=True):
-    """Stop the back-checks; keep the transaction, undelivered, for a person to settle."""
+class Park(HalfCommand, frozen=True, kw_only=True):
+    """Stop the back-checks; keep the transaction, undelivered, for an operator to decide."""
 
-    half_offset: int
     reason: str
 
 
-class Resume(msgspec.Struct, frozen=True, kw_only=True):
+class Resume(HalfCommand, frozen=True, kw_only=True):
     """Restart the back-checks of a parked transaction."""
 
-    half_offset: int
     by: str
 
 
@@ -120,10 +117,9 @@ class VerdictKind(StrEnum):
     PARK = "park"
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class Verdict(HalfCommand, frozen=True, kw_only=True):
     """The pipeline's verdict on one transaction, valid only for the version it was made from."""
 
-    half_offset: int
     kind: VerdictKind
     state: State
     checks_sent: int
@@ -134,12 +130,12 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 class Verdicts(msgspec.Struct, frozen=True, kw_only=True):
     """The pipeline's verdicts on many transactions, in columns, to commit or roll back each."""
 
-    half_offsets: Column
+    half_offsets: NumberColumn
     #: Whether to commit the transaction instead of rolling it back.
-    commits: Column
+    commits: NumberColumn
     #: The versions that the verdicts were computed from: state and checks sent.
-    states: Column
-    checks_sent: Column
+    states: NumberColumn
+    checks_sent: NumberColumn
     by: str = "settle"
 
 
@@ -192,10 +188,9 @@ class CarryAlone(msgspec.Struct, frozen=True, kw_only=True):
     halves: tuple[Half, ...]
 
 
-class Abandon(msgspec.Struct, frozen=True, kw_only=True):
+class Abandon(HalfCommand, frozen=True, kw_only=True):
     """End a half message undelivered, because repair found its transaction damaged."""
 
-    half_offset: int
     by: str
 
 
@@ -228,13 +223,18 @@ class PutTopic(msgspec.Struct, frozen=True, kw_only=True):
     is_only_made: bool = False
 
 
-class RemoveTopic(msgspec.Struct, frozen=True, kw_only=True):
-    """Remove a topic with all its messages."""
+class Removal(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of the commands that remove something by its name."""
 
     name: str
     by: str
-    #: ``expired`` means unused: the topic must have no undecided and no waiting messages.
+    #: ``expired`` means unused: a topic must then have no undecided and no waiting messages.
     reason: Literal["deleted", "expired"] = "deleted"
+
+
+class RemoveTopic(Removal, frozen=True, kw_only=True):
+    """Remove a topic with all its messages."""
+
     #: Remove the topic even if it has undecided half messages.
     is_forced: bool = False
 
@@ -247,12 +247,8 @@ class PutGroup(msgspec.Struct, frozen=True, kw_only=True):
     is_only_made: bool = False
 
 
-class RemoveGroup(msgspec.Struct, frozen=True, kw_only=True):
+class RemoveGroup(Removal, frozen=True, kw_only=True):
     """Remove a consumer group and its offsets."""
-
-    name: str
-    by: str
-    reason: Literal["deleted", "expired"] = "deleted"
 
 
 class PutSetting(msgspec.Struct, frozen=True, kw_only=True):
@@ -298,15 +294,11 @@ Command = (
     | RemoveSetting
     | MarkCatalog
     | MoveTime
-    | ExpireOrigins
-    | ExpireQueries
-    | NoteUses
-    | ExpireGroups
-    | ExpireTopic
+    | ExpiryCommand
 )
 
 
-class Settled(msgspec.Struct, frozen=True, kw_only=True):
+class EndReply(msgspec.Struct, frozen=True, kw_only=True):
     """The decision of a transaction, which is the same for every caller."""
 
     #: The half message that the request named, which may be any of its transaction.
@@ -318,8 +310,8 @@ class Settled(msgspec.Struct, frozen=True, kw_only=True):
     repeated: bool
 
 
-class Held(msgspec.Struct, kw_only=True):
-    """Offsets of one request's half messages. The store fills in the log offsets."""
+class HoldReply(msgspec.Struct, frozen=True, kw_only=True):
+    """Offsets of one request's half messages."""
 
     half_offset: int
     count: int
@@ -327,7 +319,7 @@ class Held(msgspec.Struct, kw_only=True):
     repeated: bool = False
 
 
-class Appended(msgspec.Struct, kw_only=True):
+class Appended(msgspec.Struct, frozen=True, kw_only=True):
     """Offsets of ordinary messages; a scheduled message has no queue offset yet (-1)."""
 
     queue_offsets: list[int]
@@ -371,22 +363,25 @@ class Cataloged(msgspec.Struct, frozen=True, kw_only=True):
     waiting: int = 0
 
 
-Reply = Settled | Held | Appended | BatchReply | Obeyed | Cataloged
+Reply = EndReply | HoldReply | Appended | BatchReply | Obeyed | Cataloged
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """The core's answer to a command.
+    """The core's answer to a command, or the store's once it is written.
 
     A refusal may have records: a commit whose topic was deleted parks the transaction.
     """
 
     records: tuple[Record, ...] = ()
+    #: None from the core if messages are to be written: the store replies with their log offsets.
     reply: Reply | None = None
     refused: RequestRefused | None = None
+    #: In the refusal of a decision: the opposite one, which stands.
+    contradicted: EndReply | None = None
     #: Half messages about which the caller must back-check a producer now.
     back_checks: tuple[int, ...] = ()
     #: Messages to write with the records, in the order of ``Placed``.
-    messages: tuple[Message, ...] = ()
+    messages: tuple[SentMessage, ...] = ()
     columns: MessageColumns | None = None
     #: Half messages whose bytes are written again with the records.
     copies: tuple[Half, ...] = ()

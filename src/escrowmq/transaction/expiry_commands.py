@@ -36,3 +36,6 @@ class ExpireTopic(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     #: Queue number -> queue offset.
     queue_ends: dict[int, int]
+
+
+ExpiryCommand = ExpireOrigins | ExpireQueries | NoteUses | ExpireGroups | ExpireTopic

@@ -7,6 +7,9 @@ starts with its tag; a later version may only add fields at the end, with defaul
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from typing import TypeVar, get_args
+
 import msgspec
 
 from escrowmq.model.catalog import Group, Setting, Topic
@@ -64,11 +67,11 @@ class NamedOrigin(msgspec.Struct, frozen=True, array_like=True, tag=2, gc=False)
     allowed_ms: int
 
 
-class Placed(msgspec.Struct, array_like=True):
+class Placed(msgspec.Struct, frozen=True, array_like=True):
     """The messages that come with a record, one item each, in the order of its frame.
 
-    Recovery takes everything it needs from here, so it never parses a message. The core sets the
-    queues; the store fills in the rest when it encodes the messages.
+    Recovery takes everything it needs from here, so it never parses a message. The core knows only
+    the queues of new messages. The encoder knows their bytes, and makes the record that is written.
     """
 
     queues: list[int]
@@ -193,7 +196,7 @@ class Released(msgspec.Struct, frozen=True, array_like=True, tag=12):
     queue_offsets: list[int]
 
 
-class MovedRow(msgspec.Struct, frozen=True, array_like=True):
+class CarriedRow(msgspec.Struct, frozen=True, array_like=True):
     """Everything that the state table knows about one half message that was carried forward."""
 
     half_offset: int
@@ -210,14 +213,14 @@ class MovedRow(msgspec.Struct, frozen=True, array_like=True):
     deliver_after_ms: int
 
 
-class Moved(msgspec.Struct, frozen=True, array_like=True, tag=13):
+class Carried(msgspec.Struct, frozen=True, array_like=True, tag=13):
     """Half messages carried forward, by retention or because they become visible very late.
 
     They belong to one request, or are ordinary messages that were sent alone. Their bytes are in
     this frame, unchanged, and they keep their identity.
     """
 
-    rows: list[MovedRow]
+    rows: list[CarriedRow]
     placed: Placed
     #: When the first part of the request was carried; 0 if it was not carried in parts.
     since_ms: int = 0
@@ -366,44 +369,54 @@ def unpack_rows(packed: bytes) -> memoryview[int]:
     return memoryview(packed).cast("q")
 
 
-Record = (
-    NamedQueue
-    | NamedOrigin
-    | Stored
-    | Scheduled
-    | Prepared
-    | Decided
-    | BatchDecided
-    | Asked
-    | Answered
-    | Parked
-    | Resumed
-    | Released
-    | Moved
-    | Lost
-    | DecidedMany
-    | Began
-    | TimeMoved
-    | TopicPut
-    | TopicRemoved
-    | GroupPut
-    | GroupRemoved
-    | SettingPut
-    | CatalogMarked
-    | OriginsExpired
-    | QueriesExpired
-    | NamesUsed
-)
+NameRecord = NamedQueue | NamedOrigin | OriginsExpired | QueriesExpired | NamesUsed
+"""Records about names: the numbers that stand for them, their uses, their expiry."""
 
-CatalogRecord = TopicPut | TopicRemoved | GroupPut | GroupRemoved | SettingPut | CatalogMarked
-"""Records of the catalog."""
+NewRecord = Stored | Scheduled | Prepared
+"""Records of new messages."""
 
-CATALOG_RECORDS = frozenset(
-    (TopicPut, TopicRemoved, GroupPut, GroupRemoved, SettingPut, CatalogMarked)
-)
+MessageRecord = NewRecord | Carried
+"""Records with messages in their frame; at most one per frame."""
 
 Op = Decided | BatchDecided | DecidedMany
 """Records that decide."""
 
-BRINGS_MESSAGES = frozenset((Stored, Scheduled, Prepared, Moved))
-"""Records with messages in their frame; at most one per frame."""
+CheckRecord = Asked | Answered | Parked | Resumed
+"""Records about the back-checks of an undecided transaction."""
+
+CatalogRecord = TopicPut | TopicRemoved | GroupPut | GroupRemoved | SettingPut | CatalogMarked
+"""Records of the catalog."""
+
+HistoryRecord = Began | TimeMoved | Lost
+"""Records about the log itself: its epochs, its time, its damage."""
+
+QuietRecord = NameRecord | CheckRecord | CatalogRecord | HistoryRecord
+"""Records that neither bring messages nor make any visible."""
+
+Record = MessageRecord | Op | Released | QuietRecord
+"""Every record. Each reader matches over this union up to ``assert_never``."""
+
+BRINGS_MESSAGES = frozenset(get_args(MessageRecord))
+
+
+def request_in(records: Iterable[Record], first: int) -> Prepared | CarriedRow | None:
+    """Return what these records say about the request that starts at this row, or None."""
+    for record in records:
+        if isinstance(record, Prepared) and record.first == first:
+            return record
+        if isinstance(record, Carried) and record.rows[0].half_offset == first:
+            return record.rows[0]
+    return None
+
+
+Reader = TypeVar("Reader")
+
+
+def readers_by_type(choose: Callable[[Record], Reader]) -> dict[type[Record], Reader]:
+    """Return the reader of each type of record, for code that reads very many.
+
+    ``choose`` is a match over all records that looks at nothing but the type. A match takes up to
+    3 us per record, a lookup by type 0.06 us.
+    """
+    # The values of a blank record do not matter.
+    return {kind: choose(kind(*kind.__struct_fields__)) for kind in get_args(Record)}

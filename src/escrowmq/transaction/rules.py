@@ -70,7 +70,7 @@ def is_decided(half: HalfFacts, _policy: CheckPolicy) -> Truth:
 
 
 def is_parked(half: HalfFacts, _policy: CheckPolicy) -> Truth:
-    """The automatic checks have stopped: parked, until a person resumes or settles it."""
+    """The automatic checks have stopped: parked, until an operator resumes or decides it."""
     return half.state == State.PARKED
 
 
@@ -108,7 +108,7 @@ def is_overdue(half: HalfFacts, _policy: CheckPolicy) -> Truth:
 DUES: Table[Due] = (
     (Due.NOTHING, is_decided),
     (Due.NOTHING, is_parked),
-    # Before every rule that parks: after a long stop of the pipeline, the ledger still settles what
+    # Before every rule that parks: after a long stop of the pipeline, the ledger still decides what
     # it can. Look-ups are not counted, and earlier back-checks do not prevent them.
     (Due.LOOK_UP, is_for_its_ledger),
     # Before any wait, so that an absent producer cannot keep it undecided.
@@ -143,11 +143,6 @@ def due(half: HalfFacts, policy: CheckPolicy, dues: Table[Due] = DUES) -> Due:
 def label(half: HalfFacts, policy: CheckPolicy, table: Table[LabelT]) -> LabelT:
     """Return the label of the first rule that holds."""
     return next(label for label, holds in table if holds(half, policy))
-
-
-def first_check_at_ms(stored_at_ms: Number, check_after_ms: Number) -> Number:
-    """Return when a half message is first checked; it may bring a `check_after_ms` of its own."""
-    return stored_at_ms + check_after_ms
 
 
 #: Bits of the highest exponent; a policy allows no more than 255 checks.

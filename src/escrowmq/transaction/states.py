@@ -6,8 +6,10 @@ and the tests iterate over them. A transition without a row here does not exist.
 
 from __future__ import annotations
 
-from enum import IntEnum, StrEnum
+from enum import IntEnum
 from typing import NamedTuple
+
+from escrowmq.model.resolution import Resolution
 
 
 class State(IntEnum):
@@ -28,15 +30,6 @@ class State(IntEnum):
 STATES = tuple(State)
 
 
-class Resolution(StrEnum):
-    """Answer about a transaction, from its producer, its ledger or a person."""
-
-    COMMIT = "commit"
-    ROLLBACK = "rollback"
-    #: Also every answer that is not understood. It decides nothing, so it is in no row below.
-    UNKNOWN = "unknown"
-
-
 class Transition(NamedTuple):
     """One permitted transition; ``source`` is None where a transaction begins."""
 
@@ -46,7 +39,7 @@ class Transition(NamedTuple):
 
 
 #: The state that each answer leads to. The opposite of a decision has no row: it is refused.
-SETTLES: dict[tuple[State, Resolution], State] = {
+RESOLVES: dict[tuple[State, Resolution], State] = {
     (State.PREPARED, Resolution.COMMIT): State.COMMITTED,
     (State.PREPARED, Resolution.ROLLBACK): State.ROLLED_BACK,
     # A repeat is answered as the first time, because that first reply may have been lost.
@@ -68,5 +61,6 @@ MOVES: tuple[Transition, ...] = (
 
 #: All transitions.
 TRANSITIONS: tuple[Transition, ...] = MOVES + tuple(
-    Transition(source, resolution.value, target) for (source, resolution), target in SETTLES.items()
+    Transition(source, resolution.value, target)
+    for (source, resolution), target in RESOLVES.items()
 )

@@ -17,8 +17,9 @@ from escrowmq.transaction.states import State
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from escrowmq.model.message import Message
-    from escrowmq.transaction.records import Moved, Placed
+    from escrowmq.model.message import SentMessage
+    from escrowmq.transaction.core import Where
+    from escrowmq.transaction.records import Carried, Placed
 
 SPAN_MAX = 0x7FFF
 """Maximum number of half messages in one request."""
@@ -80,9 +81,8 @@ class NewRows(msgspec.Struct, kw_only=True):
     first: int
     origin: int
     state: State
-    stored_at_ms: int
-    #: Log offset of the first message; the others follow it.
-    log_offset: int
+    #: Where the first message is; the others follow it.
+    where: Where
     #: Due times of the rows, from the first one on; rows without an item are never due.
     next_at_ms: list[int]
     transaction_id: str
@@ -107,6 +107,10 @@ class HalfColumns(msgspec.Struct, frozen=True, kw_only=True):
     checks_sent: Numbers
 
 
+HALF_COLUMNS = HalfColumns.__struct_fields__[1:]
+"""Names of the columns that hold values."""
+
+
 class HeldRows(msgspec.Struct, frozen=True, kw_only=True):
     """Messages of some queues that are not yet visible."""
 
@@ -124,80 +128,60 @@ class HalfTable(Protocol):
     @property
     def end(self) -> int:
         """The next half offset."""
-        ...
 
     def get(self, half_offset: int) -> Half | None:
         """The row, or None if it never existed or is gone."""
-        ...
 
     def columns(self, rows: Numbers) -> HalfColumns:
         """Columns of these rows, where available; ``get`` knows the others."""
-        ...
 
     def find(self, transaction_id: str) -> int | None:
         """The first row of the newest known request with exactly this transaction id, or None."""
-        ...
 
     def may_have_id(self, half: Half, transaction_id: str) -> bool:
         """Whether the row may belong to this transaction, judged by a hash of the id."""
-        ...
 
-    def holds(self, half: Half, message: Message) -> bool:
+    def holds(self, half: Half, message: SentMessage) -> bool:
         """Whether the stored half has this message's topic and body."""
-        ...
 
     def decided_by(self, half: Half) -> tuple[str, int]:
         """Author and time of its decision; ``("", 0)`` once retention has deleted the op record."""
-        ...
 
     def queues(self, first: int, count: int) -> Sequence[int]:
         """The queue of each of these rows."""
-        ...
 
     def sizes(self, first: int, count: int) -> int:
         """Stored bytes of these rows together."""
-        ...
 
     def held_in(self, queues: Sequence[int], rows_max: int) -> HeldRows:
         """Undecided and waiting messages of these queues, and at most ``rows_max`` half offsets."""
-        ...
 
     def origins_needed(self, origins: set[int]) -> set[int]:
         """The ones of these origins with a row that is undecided, parked or not yet visible."""
-        ...
 
     def identity(self, half: Half) -> tuple[str, int]:
         """Transaction id and request number, as they were prepared."""
-        ...
 
     def insert(self, rows: NewRows) -> None:
         """Add rows at the end."""
-        ...
 
     def decide(self, first: int, count: int, state: State, op_offset: int) -> None:
         """Set the final state of rows."""
-        ...
 
     def decide_many(self, rows: Numbers, state: State, op_offset: int) -> None:
         """Set the final state of requests of one row each; no row is named twice."""
-        ...
 
     def schedule(self, half_offset: int, at_ms: int) -> None:
         """Set when this row is due next; NEVER if it needs no more attention."""
-        ...
 
     def release(self, rows: Numbers) -> None:
         """Note that these rows became visible: they are never due again."""
-        ...
 
     def count_check(self, half_offset: int, checks_sent: int, next_at_ms: int) -> None:
         """Set the number of checks sent, and when the next one is due."""
-        ...
 
     def mark(self, first: int, count: int, state: State) -> None:
         """Park or resume rows."""
-        ...
 
-    def restore(self, moved: Moved, location: int) -> None:
+    def restore(self, carried: Carried, location: int) -> None:
         """Set whole rows that were carried forward; the first one's bytes are at ``location``."""
-        ...

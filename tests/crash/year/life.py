@@ -9,8 +9,8 @@ from random import Random
 from typing import Any
 
 from escrowmq.model.errors import RequestRefused
-from escrowmq.protocol.codes import ResponseCode
-from escrowmq.protocol.remoting import Frame
+from escrowmq.protocol.remoting.codes import ResponseCode
+from escrowmq.protocol.remoting.frames import RemotingFrame
 from tests.crash.year.kinds import KINDS
 from tests.crash.year.machine import Machine
 from tests.crash.year.model import (
@@ -331,7 +331,7 @@ class Life(ABC):
                 if not found:
                     break
 
-    def _moved(self, queue: Queue, offset: int, answer: Frame) -> int:
+    def _moved(self, queue: Queue, offset: int, answer: RemotingFrame) -> int:
         """Where the broker moves a reader: it may repeat messages, but must not skip any."""
         moved_to = int(facts(answer)["nextBeginOffset"])
         if moved_to > offset:

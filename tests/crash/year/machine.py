@@ -11,12 +11,12 @@ from random import Random
 from typing import Any
 
 from escrowmq.broker.config import BrokerConfig, TopicsConfig, WriterConfig
-from escrowmq.cli import backup_commands
+from escrowmq.cli.data import backup_commands
 from escrowmq.model.limits_config import LimitsConfig
-from escrowmq.store.backup import META, STORE
-from escrowmq.store.commit_log import DIRECTORY as LOG
 from escrowmq.store.config import StoreConfig
-from escrowmq.store.disk import OsDisk
+from escrowmq.store.disk.disk import OsDisk
+from escrowmq.store.log.commit_log import DIRECTORY as LOG
+from escrowmq.store.repair.backup import META, STORE
 from escrowmq.testing.clock import ManualClock
 from escrowmq.testing.watched_server import WatchedServer
 from escrowmq.transaction.policy import CheckPolicy

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from escrowmq.store import checkpoint
-from escrowmq.store.backup import STORE
-from escrowmq.store.disk import OsDisk
-from escrowmq.transaction.batches import SavedExpiredQueries
+from escrowmq.store.checkpoint import checkpoint
+from escrowmq.store.disk.disk import OsDisk
+from escrowmq.store.repair.backup import STORE
+from escrowmq.transaction.memory.batches import SavedExpiredQueries
 
 if TYPE_CHECKING:
     from escrowmq.broker.broker import Broker

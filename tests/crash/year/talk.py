@@ -6,32 +6,32 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from escrowmq.model.sink_attempt import GROUP_PREFIX
-from escrowmq.protocol.admin_headers import CreateTopicHeader, TopicHeader
-from escrowmq.protocol.bodies import encode_body
-from escrowmq.protocol.client_bodies import (
+from escrowmq.protocol.message.stored_message import StoredMessage, decode_many
+from escrowmq.protocol.native.operator_headers import DeleteTopicHeader
+from escrowmq.protocol.native.requests import NativeCode
+from escrowmq.protocol.native.rows import AttemptRow
+from escrowmq.protocol.native.sink_headers import DecideBatchHeader
+from escrowmq.protocol.remoting.admin_headers import CreateTopicHeader, TopicHeader
+from escrowmq.protocol.remoting.bodies import encode_body
+from escrowmq.protocol.remoting.client_bodies import (
     ConsumerMembership,
     Heartbeat,
     ProducerMembership,
-    Subscription,
+    SubscriptionBody,
 )
-from escrowmq.protocol.codes import RequestCode, ResponseCode
-from escrowmq.protocol.consumer_headers import (
+from escrowmq.protocol.remoting.codes import RequestCode, ResponseCode
+from escrowmq.protocol.remoting.consumer_headers import (
     PullHeader,
     QueryOffsetHeader,
     QueueHeader,
     UpdateOffsetHeader,
 )
-from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.own_hand_headers import DeleteTopicHeader
-from escrowmq.protocol.own_rows import AttemptRow
-from escrowmq.protocol.own_sink_headers import DecideBatchHeader
-from escrowmq.protocol.remoting import Frame, encode_request
-from escrowmq.protocol.stored_message import StoredMessage, decode_many
-from tests.unit.broker.own_peer import ask, hold, sent
+from escrowmq.protocol.remoting.frames import RemotingFrame, encode_request
+from tests.unit.broker.native_peer import ask, hold, sent
 from tests.unit.broker.wire import COMMIT, END, ROLLBACK, SEND, Peer, ending, facts, sending
 
 if TYPE_CHECKING:
-    from escrowmq.protocol.own_frames import Answer
+    from escrowmq.protocol.native.frames import NativeReply
 
 PULL = RequestCode.PULL_MESSAGE
 SUBSCRIBES = 4
@@ -43,7 +43,7 @@ class Refused(Exception):
     """The broker refused a request, with its reason."""
 
 
-def checked(answer: Frame) -> Frame:
+def checked(answer: RemotingFrame) -> RemotingFrame:
     """Return the answer; raise if it is a refusal."""
     if answer.code != ResponseCode.SUCCESS:
         raise Refused(f"{answer.code}: {answer.remark}")
@@ -68,13 +68,15 @@ class Talk:
         header = sending(topic, {}, queue_id=queue_id)
         self.peer.write(encode_request(SEND, next(_opaque), header=header, body=body.encode()))
 
-    async def hold(self, topic: str, queue_id: int, body: str, group: str, **more: str) -> Frame:
+    async def hold(
+        self, topic: str, queue_id: int, body: str, group: str, **more: str
+    ) -> RemotingFrame:
         """Send a half message."""
         properties = {"UNIQ_KEY": body, "TRAN_MSG": "true", "PGROUP": group, **more}
         header = sending(topic, properties, queue_id=queue_id, producer_group=group, sys_flag=4)
         return checked(await self.peer.ask(SEND, header, body.encode()))
 
-    async def end(self, held: dict[str, Any], *, is_commit: bool) -> Frame:
+    async def end(self, held: dict[str, Any], *, is_commit: bool) -> RemotingFrame:
         """End a transaction; ``held`` has the fields of the header."""
         return await self.peer.ask(END, self._end(held, is_commit=is_commit))
 
@@ -84,14 +86,16 @@ class Talk:
         self.peer.write(encode_request(END, next(_opaque), header=header))
 
     def _end(self, held: dict[str, Any], *, is_commit: bool) -> Any:  # noqa: ANN401 - a header
-        from escrowmq.protocol.send_headers import EndTransactionHeader
+        from escrowmq.protocol.remoting.send_headers import EndTransactionHeader
 
         bits = COMMIT if is_commit else ROLLBACK
         return EndTransactionHeader(resolution_bits=bits, **held)
 
     # Reading.
 
-    async def pull(self, topic: str, queue_id: int, offset: int, group: str = "auditor") -> Frame:
+    async def pull(
+        self, topic: str, queue_id: int, offset: int, group: str = "auditor"
+    ) -> RemotingFrame:
         """Pull from this offset; an answer without messages is allowed."""
         header = PullHeader(
             consumer_group=group,
@@ -135,7 +139,7 @@ class Talk:
 
     async def beat(self, client_id: str, producer: str, consumer: str, topic: str) -> None:
         """Send a client's heartbeat."""
-        wants = (Subscription(topic=topic, version=1),)
+        wants = (SubscriptionBody(topic=topic, version=1),)
         said = Heartbeat(
             client_id=client_id,
             producers=(ProducerMembership(group=producer),),
@@ -167,7 +171,7 @@ class Talk:
     async def delete_by_force(self, name: str) -> None:
         """Delete a topic with undecided half messages."""
         header = DeleteTopicHeader(topic=name, by="operator", is_forced=True)
-        await ask(self.peer, OwnCode.DELETE_TOPIC, header)
+        await ask(self.peer, NativeCode.DELETE_TOPIC, header)
 
     # Sinks.
 
@@ -184,16 +188,16 @@ class Talk:
         """Commit a batch; return the outcome."""
         header = DecideBatchHeader(app_id=app_id, query_id=query_id, batch_number=number, by="year")
         row = AttemptRow(transaction_id=attempt, last_number=0, messages=messages)
-        answer: Answer = await ask(self.peer, OwnCode.DECIDE_BATCH, header, [row])
+        answer: NativeReply = await ask(self.peer, NativeCode.DECIDE_BATCH, header, [row])
         return str(answer.header.outcome)
 
 
-def messages_of(answer: Frame) -> list[StoredMessage]:
+def messages_of(answer: RemotingFrame) -> list[StoredMessage]:
     """Return the messages of a pull."""
     return decode_many(answer.body) if answer.code == ResponseCode.SUCCESS else []
 
 
-def ending_of(answer: Frame, group: str, topic: str) -> dict[str, Any]:
+def ending_of(answer: RemotingFrame, group: str, topic: str) -> dict[str, Any]:
     """Header fields that end the transaction of a half message, from the broker's answer to it."""
     header = ending(answer, 0, producer_group=group, topic=topic)
     fields = ("topic", "producer_group", "half_offset", "log_offset", "unique_key")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from escrowmq.pipeline.audit.business import BusinessTable
 from escrowmq.pipeline.audit.compare import AuditRequest
-from escrowmq.pipeline.audit.findings import Finding
+from escrowmq.pipeline.audit.findings import FindingName
 from escrowmq.pipeline.audit.job import run_audit
 from escrowmq.pipeline.config import PipelineConfig
 from escrowmq.pipeline.spark.session import spark_session
@@ -71,8 +71,8 @@ def expected_findings(model: Model, found: Found) -> Findings:
     orders = {str(number) for one in lost for number in one.told}
     rows = {one.transaction_id for one in lost} & found.ledger.keys()
     expected = {
-        Finding.BUSINESS_ROW_WITHOUT_MESSAGE: orders,
-        Finding.LEDGER_ROW_UNKNOWN: rows,
+        FindingName.BUSINESS_ROW_WITHOUT_MESSAGE: orders,
+        FindingName.LEDGER_ROW_UNKNOWN: rows,
     }
     return {name.value: cases for name, cases in expected.items() if cases}
 

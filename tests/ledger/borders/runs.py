@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from escrowmq.client.handling import AlreadyConsumed
+from escrowmq.client.messages.handling import AlreadyConsumed
 from escrowmq.model.errors import EscrowError, OutcomeUnknown, Unavailable
 from tests.ledger.borders.model import Attempt, Wrong
 from tests.ledger.borders.programs import (

@@ -12,11 +12,12 @@ from typing import Any
 
 from escrowmq import AsyncProducer, Producer
 from escrowmq.cli.main import main
-from escrowmq.client.background import background
-from escrowmq.client.consumer import AsyncConsumer, Consumer
-from escrowmq.client.messages import Message, Received
-from escrowmq.client.outgoing import Decided, Held, Resolution
+from escrowmq.client.consumer.consumer import AsyncConsumer, Consumer
+from escrowmq.client.messages.messages import Message, Received
+from escrowmq.client.messages.outgoing import FinalDecision, HeldTransaction
+from escrowmq.client.network.background import background
 from escrowmq.model.errors import EscrowError, Unavailable
+from escrowmq.model.resolution import Resolution
 from escrowmq.testing import InProcessBroker
 from escrowmq.transaction.states import State
 from tests.ledger.borders.hands import Driver, Hand, done
@@ -75,26 +76,37 @@ class World:
         self._watch(self.producer._core)
 
     def _watch(self, core: Any) -> None:
-        hold, decide = core.hold, core.decide
+        start = core.started
 
-        async def held(transaction_id: str, *rest: Any, **named: Any) -> Held:
+        async def started() -> Any:
+            producing = await start()
+            if "hold" not in vars(producing):
+                self._watch_started(producing)
+            return producing
+
+        core.started = started
+
+    def _watch_started(self, producing: Any) -> None:
+        hold, decide = producing.hold, producing.decide
+
+        async def held(transaction_id: str, *rest: Any, **named: Any) -> HeldTransaction:
             if self.attempt is not None:
                 # Record it before the answer: the broker may hold it even if the task is cancelled.
                 self.attempt.transaction_id = transaction_id
                 self.model.history.append(self.attempt)
-            found: Held = await hold(transaction_id, *rest, **named)
+            found: HeldTransaction = await hold(transaction_id, *rest, **named)
             if self.on_held is not None:
                 self.on_held()
             await self._once("after_hold")
             return found
 
-        async def decided(one: Held, resolution: Resolution) -> Decided:
+        async def decided(one: HeldTransaction, resolution: Resolution) -> FinalDecision:
             if resolution is Resolution.COMMIT:
                 await self._once("before_decision")
-            found: Decided = await decide(one, resolution)
+            found: FinalDecision = await decide(one, resolution)
             return found
 
-        core.hold, core.decide = held, decided
+        producing.hold, producing.decide = held, decided
 
     async def _once(self, when: str) -> None:
         happens = getattr(self, when)
@@ -192,10 +204,14 @@ class World:
         number = self.model.next_number()
         attempt.placed.add(number)
         message = Message(topic=PAID, body=b"%d" % number)
-        core = self.producer._core
-        holding = core.hold(new_id(), [message], ledger=self.shop.ledger().uuid())
+        ledger_uuid = self.shop.ledger().uuid()
+
+        async def hold() -> None:
+            producing = await self.producer._core.started()
+            await producing.hold(new_id(), [message], ledger=ledger_uuid)
+
         try:
-            await holding if self.driver.is_async else background().run(holding)
+            await hold() if self.driver.is_async else background().run(hold())
         finally:
             self.attempt = None
         self.counts["orphans"] += 1

@@ -5,19 +5,19 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from escrowmq.broker.connection import Connection
+from escrowmq.broker.net.connection import ClientConnection
 from escrowmq.broker.server import Server
 from escrowmq.model.verdict_outcome import VerdictOutcome
-from escrowmq.protocol.bodies import encode_body
-from escrowmq.protocol.client_bodies import Heartbeat, ProducerMembership
-from escrowmq.protocol.codes import RequestCode
-from escrowmq.protocol.remoting import Frame
-from escrowmq.protocol.send_headers import (
+from escrowmq.protocol.message.stored_message import StoredMessage, decode
+from escrowmq.protocol.remoting.bodies import encode_body
+from escrowmq.protocol.remoting.client_bodies import Heartbeat, ProducerMembership
+from escrowmq.protocol.remoting.codes import RequestCode
+from escrowmq.protocol.remoting.frames import RemotingFrame
+from escrowmq.protocol.remoting.send_headers import (
     CheckTransactionHeader,
     EndTransactionHeader,
     ResumeCheckHeader,
 )
-from escrowmq.protocol.stored_message import StoredMessage, decode
 from escrowmq.transaction.commands import Verdict, VerdictKind
 from escrowmq.transaction.states import State
 from escrowmq.transaction.table import Half
@@ -42,7 +42,7 @@ async def producer(
     return peer
 
 
-def connection_of(server: Server, client_id: str) -> Connection:
+def connection_of(server: Server, client_id: str) -> ClientConnection:
     members = server.broker.clients.producers("pay")
     return next(one.connection for one in members if one.client_id == client_id)
 
@@ -78,11 +78,11 @@ async def check(peer: Peer) -> tuple[CheckTransactionHeader, StoredMessage]:
     return header_of(frame), decode(frame.body)
 
 
-def is_check(frame: Frame) -> bool:
+def is_check(frame: RemotingFrame) -> bool:
     return frame.code == RequestCode.CHECK_TRANSACTION_STATE and not frame.is_response
 
 
-def header_of(frame: Frame) -> CheckTransactionHeader:
+def header_of(frame: RemotingFrame) -> CheckTransactionHeader:
     told = facts(frame)
     return CheckTransactionHeader(
         topic=told["topic"],
@@ -119,6 +119,6 @@ async def was_asked(peer: Peer) -> bool:
     return any(map(is_check, peer.kept))
 
 
-async def resume(peer: Peer, message_id: str) -> Frame:
+async def resume(peer: Peer, message_id: str) -> RemotingFrame:
     header = ResumeCheckHeader(offset_message_id=message_id)
     return await peer.ask(RequestCode.RESUME_CHECK_HALF_MESSAGE, header)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from escrowmq.broker.server import Server
-from escrowmq.protocol.bodies import encode_body
-from escrowmq.protocol.client_bodies import ConsumerMembership, Heartbeat, Subscription
-from escrowmq.protocol.codes import RequestCode, ResponseCode
-from escrowmq.protocol.consumer_headers import SendBackHeader
-from escrowmq.protocol.own_headers import HoldHeader, ListTransactionsHeader
+from escrowmq.protocol.native.headers import HoldHeader, ListTransactionsHeader
+from escrowmq.protocol.remoting.bodies import encode_body
+from escrowmq.protocol.remoting.client_bodies import ConsumerMembership, Heartbeat, SubscriptionBody
+from escrowmq.protocol.remoting.codes import RequestCode, ResponseCode
+from escrowmq.protocol.remoting.consumer_headers import SendBackHeader
 from escrowmq.testing.clock import ManualClock
 from tests.unit.broker.wire import (
     SEND,
@@ -41,13 +41,13 @@ async def passes(server: Server, clock: ManualClock, *, ms: int = 0, seconds: in
     """Let time pass and release the messages that are due."""
     clock.advance(ms=ms, seconds=seconds)
     await server._look_at_clock()
-    await server._release()
+    await server.broker.releasing.release_due()
 
 
 async def shop(server: Server) -> Peer:
     """Connect a consumer of `orders`."""
     peer = await Peer.to(server.broker_address)
-    wants = ConsumerMembership(group="shop", subscriptions=(Subscription(topic="orders"),))
+    wants = ConsumerMembership(group="shop", subscriptions=(SubscriptionBody(topic="orders"),))
     said = Heartbeat(client_id="c1", consumers=(wants,))
     await peer.ask(RequestCode.HEART_BEAT, body=encode_body(said))
     return peer

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from escrowmq.broker.store_time import StoreTime
-from escrowmq.model.clock import Reading
+from escrowmq.broker.write.store_time import StoreTime
+from escrowmq.model.clock import ClockReading
 from escrowmq.transaction.commands import MoveTime
 from escrowmq.transaction.records import (
     TimeMoved,
@@ -30,8 +30,8 @@ class World:
         self.time = StoreTime(T0, self.reading)
 
     @property
-    def reading(self) -> Reading:
-        return Reading(self.wall_ms, self.boot_ms, "boot", self.synchronized)
+    def reading(self) -> ClockReading:
+        return ClockReading(self.wall_ms, self.boot_ms, "boot", self.synchronized)
 
     @property
     def now_ms(self) -> int:

@@ -13,27 +13,27 @@ from typing import Any
 import msgspec
 import pytest
 
-from escrowmq.broker.alert_config import AlertsConfig, masked
-from escrowmq.broker.alert_rules import ALERTS, PIPELINE_STARTS_MS_MAX, AlertStates, Notice
 from escrowmq.broker.broker import Broker
-from escrowmq.broker.status import Status, status
+from escrowmq.broker.native.status import BrokerStatus, status
+from escrowmq.broker.watch.alert_config import AlertsConfig, masked
+from escrowmq.broker.watch.alert_rules import ALERTS, PIPELINE_STARTS_MS_MAX, AlertStates, Notice
 from escrowmq.model.errors import RequestRefused
-from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.own_headers import HoldManyHeader
-from tests.unit.broker.own_peer import ask, decide, hold, sent_in
+from escrowmq.protocol.native.headers import HoldManyHeader
+from escrowmq.protocol.native.requests import NativeCode
+from tests.unit.broker.native_peer import ask, decide, hold, sent_in
 from tests.unit.broker.test_notices import WAIT_S, web_server
 from tests.unit.broker.wire import Peer, serving
 from tests.unit.repository import ROOT
 
 
 @pytest.fixture
-async def calm(tmp_path: Path) -> Status:
+async def calm(tmp_path: Path) -> BrokerStatus:
     """Status of a healthy broker, with its missing pipeline hidden."""
     async with serving(tmp_path) as server:
         return msgspec.structs.replace(status(server.broker), pipeline_away_since_ms=0)
 
 
-def changed(told: Status, **fields: object) -> Status:
+def changed(told: BrokerStatus, **fields: object) -> BrokerStatus:
     return msgspec.structs.replace(told, **fields)
 
 
@@ -41,7 +41,7 @@ def states(*, hold_ms: int = 1_000, repeat_ms: int = 60_000) -> AlertStates:
     return AlertStates(ALERTS, hold_ms=hold_ms, repeat_ms=repeat_ms)
 
 
-def looked(known: AlertStates, told: Status, at_ms: int, **fields: object) -> list[Notice]:
+def looked(known: AlertStates, told: BrokerStatus, at_ms: int, **fields: object) -> list[Notice]:
     return known.look(changed(told, now_ms=at_ms, **fields), undecided_age_ms=5_000)
 
 
@@ -49,7 +49,9 @@ def words(notices: list[Notice]) -> list[str]:
     return [f"{one.alert} {one.state}{' again' * one.is_repeated}" for one in notices]
 
 
-def test_an_alert_is_told_once_then_again_after_a_while_and_when_it_is_over(calm: Status) -> None:
+def test_an_alert_is_told_once_then_again_after_a_while_and_when_it_is_over(
+    calm: BrokerStatus,
+) -> None:
     known = states()
     assert looked(known, calm, 0) == []
     assert looked(known, calm, 0, disk="no_messages") == []
@@ -63,14 +65,16 @@ def test_an_alert_is_told_once_then_again_after_a_while_and_when_it_is_over(calm
     assert known.firing == []
 
 
-def test_a_condition_that_does_not_last_is_not_told(calm: Status) -> None:
+def test_a_condition_that_does_not_last_is_not_told(calm: BrokerStatus) -> None:
     known = states()
     assert looked(known, calm, 0, is_clock_doubtful=True) == []
     assert looked(known, calm, 500) == []
     assert looked(known, calm, 1_500, is_clock_doubtful=True) == []
 
 
-def test_events_that_are_counted_are_told_at_once_and_each_increase_is_news(calm: Status) -> None:
+def test_events_that_are_counted_are_told_at_once_and_each_increase_is_news(
+    calm: BrokerStatus,
+) -> None:
     known = states(repeat_ms=0)
     assert words(looked(known, calm, 0, parked=1)) == ["parked firing"]
     assert looked(known, calm, 1, parked=1) == []
@@ -95,14 +99,16 @@ def test_events_that_are_counted_are_told_at_once_and_each_increase_is_news(calm
         ("backup_overdue", {"backup_overdue_ms": 1}),
     ],
 )
-def test_each_condition_is_an_alert(calm: Status, name: str, fields: dict[str, object]) -> None:
+def test_each_condition_is_an_alert(
+    calm: BrokerStatus, name: str, fields: dict[str, object]
+) -> None:
     known = states(hold_ms=0)
     assert [one.alert for one in looked(known, calm, 10, **fields)] == [name]
     young = states(hold_ms=0)
     assert looked(young, calm, 10, oldest_undecided_age_ms=4_999) == []
 
 
-def test_a_pipeline_that_still_starts_is_no_alert(calm: Status) -> None:
+def test_a_pipeline_that_still_starts_is_no_alert(calm: BrokerStatus) -> None:
     """From its start, the broker's status says that no pipeline is attached."""
     known = states(hold_ms=0)
     late_ms = 1 + PIPELINE_STARTS_MS_MAX
@@ -124,7 +130,7 @@ async def test_a_broker_posts_an_alert_and_that_it_is_over(tmp_path: Path) -> No
                 1,
             )
             assert (fired["broker"], fired["version"]) == ("broker-a", 1)
-            told = (await ask(peer, OwnCode.STATUS)).header
+            told = (await ask(peer, NativeCode.STATUS)).header
             assert (told.alerts, told.alerts_firing) == ("on", "nobody_to_ask")
             await decide(peer, held)
             over = await asyncio.to_thread(got.get, timeout=WAIT_S)
@@ -140,7 +146,7 @@ async def test_a_look_costs_little_for_each_producer_group(tmp_path: Path) -> No
         few = calls_of_status(server.broker)
         for number in range(group_count):
             header = HoldManyHeader(producer_group=f"pay-{number}")
-            await ask(peer, OwnCode.HOLD_MANY, header, [sent_in(f"t{number}")])
+            await ask(peer, NativeCode.HOLD_MANY, header, [sent_in(f"t{number}")])
         assert status(server.broker).undecided_without_producer == group_count
         assert calls_of_status(server.broker) - few < 4 * group_count
 
@@ -163,10 +169,10 @@ def test_a_web_server_that_hangs_does_not_hold_the_broker(tmp_path: Path) -> Non
         async with serving(tmp_path, alerts=config) as server:
             peer = await Peer.to(server.broker_address)
             await hold(peer, "t1")
-            while "nobody_to_ask" not in (await ask(peer, OwnCode.STATUS)).header.alerts_firing:
+            while "nobody_to_ask" not in (await ask(peer, NativeCode.STATUS)).header.alerts_firing:
                 pass
             began = time.monotonic()
-            await ask(peer, OwnCode.STATUS)
+            await ask(peer, NativeCode.STATUS)
             assert time.monotonic() - began < 1.0
         assert time.monotonic() - began < WAIT_S
         hanging.close()

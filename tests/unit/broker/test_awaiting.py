@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from escrowmq.broker import awaiting
+from escrowmq.broker.native import awaiting
 from escrowmq.broker.server import Server
 from escrowmq.model.errors import Unavailable
 from escrowmq.model.sink_attempt import SinkAttempt, SinkRun
-from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.own_frames import encode_call
-from escrowmq.protocol.own_headers import AwaitDueHeader
-from escrowmq.protocol.own_rows import AttemptRow
-from escrowmq.protocol.own_sink_headers import DecideBatchHeader
+from escrowmq.protocol.native.frames import encode_call
+from escrowmq.protocol.native.headers import AwaitDueHeader
+from escrowmq.protocol.native.requests import NativeCode
+from escrowmq.protocol.native.rows import AttemptRow
+from escrowmq.protocol.native.sink_headers import DecideBatchHeader
 from escrowmq.testing import ManualClock
 from escrowmq.transaction.policy import CheckPolicy
-from tests.unit.broker.own_peer import ask, decide, hold
+from tests.unit.broker.native_peer import ask, decide, hold
 from tests.unit.broker.wire import T0, Peer, eventually, serving
 
 AFTER = CheckPolicy().check_after_ms
@@ -28,7 +28,7 @@ LONG = 20_000
 
 async def due(peer: Peer, wait_ms: int = 0, since_ms: int = 0) -> Any:  # noqa: ANN401 - an AwaitDueAnswer
     header = AwaitDueHeader(wait_ms=wait_ms, since_ms=since_ms)
-    return (await ask(peer, OwnCode.AWAIT_DUE, header)).header
+    return (await ask(peer, NativeCode.AWAIT_DUE, header)).header
 
 
 async def begin(server: Server, peer: Peer, since_ms: int = 0) -> asyncio.Task[Any]:
@@ -54,7 +54,7 @@ async def test_what_is_due_is_told_at_once_and_is_news_only_once(tmp_path: Path)
         clock.advance(ms=AFTER)
         told = await due(peer, wait_ms=LONG)
         assert (told.due, told.undecided, told.next_due_at_ms) == (2, 2, None)
-        assert (told.now_ms, told.log_end) == (T0 + AFTER, server.broker.store.settled)
+        assert (told.now_ms, told.log_end) == (T0 + AFTER, server.broker.store.durable_end)
         waits = await begin(server, peer, since_ms=told.now_ms)
         assert (await due(await Peer.to(server.broker_address), since_ms=told.now_ms)).due == 2
         waits.cancel()
@@ -114,7 +114,7 @@ async def test_waits_count_as_unanswered(tmp_path: Path) -> None:
         peer, other = [await Peer.to(server.broker_address) for _ in range(2)]
         for opaque in range(5):
             header = AwaitDueHeader(wait_ms=LONG)
-            peer.write(encode_call(OwnCode.AWAIT_DUE, opaque, header))
+            peer.write(encode_call(NativeCode.AWAIT_DUE, opaque, header))
         await eventually(lambda: server.broker.awaiting.waiting)
         await due(other)
         assert server.broker.awaiting.waiting == 2
@@ -130,7 +130,7 @@ async def test_looks_take_a_small_share_of_the_time(
         await due(peer)
         asked = asyncio.ensure_future(due(peer))
         await eventually(lambda: server.broker.awaiting.waiting)
-        await ask(await Peer.to(server.broker_address), OwnCode.STATUS)
+        await ask(await Peer.to(server.broker_address), NativeCode.STATUS)
         assert not asked.done()
         asked.cancel()
 
@@ -204,7 +204,7 @@ async def test_decided_batches_and_new_runs_of_sinks_change_a_number(
         header = DecideBatchHeader(app_id="app", query_id="q", batch_number=0, by="driver")
         last = attempt(run=3).transaction_id
         claim = AttemptRow(transaction_id=last, last_number=0, messages=1)
-        await ask(peer, OwnCode.DECIDE_BATCH, header, [claim])
+        await ask(peer, NativeCode.DECIDE_BATCH, header, [claim])
         decided = await due(peer)
         assert decided.batches_decided > told[-1].batches_decided
         assert decided.sink_attempts == 5
@@ -218,7 +218,7 @@ def attempt(run: int, partition: int = 0) -> SinkAttempt:
 async def test_asking_is_a_sign_of_life(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         peer = await Peer.to(server.broker_address)
-        assert (await ask(peer, OwnCode.STATUS)).header.pipeline_away_since_ms == T0
+        assert (await ask(peer, NativeCode.STATUS)).header.pipeline_away_since_ms == T0
         await due(peer)
-        told = (await ask(peer, OwnCode.STATUS)).header
+        told = (await ask(peer, NativeCode.STATUS)).header
         assert (told.last_verdict_at_ms, told.pipeline_away_since_ms) == (0, 0)

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from escrowmq.broker.background import BACKOFF_S_MAX, Background, pause_s
+from escrowmq.broker.periodic.background import BACKOFF_S_MAX, PeriodicTasks, pause_s
 from tests.unit.broker.wire import eventually
 from tests.unit.logged import events
 
@@ -27,7 +27,7 @@ class Work:
 async def test_a_failure_is_kept_told_once_and_tried_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    background = Background(lambda: 17)
+    background = PeriodicTasks(lambda: 17)
     work = Work(failures=2)
     with caplog.at_level(logging.ERROR):
         background.every(0.001, "sweep", work)
@@ -44,7 +44,7 @@ async def test_a_failure_is_kept_told_once_and_tried_again(
 
 
 async def test_what_fails_because_all_is_over_is_no_news(caplog: pytest.LogCaptureFixture) -> None:
-    background = Background(lambda: 17)
+    background = PeriodicTasks(lambda: 17)
 
     async def work() -> None:
         background.is_over = True

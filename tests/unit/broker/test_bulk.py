@@ -7,15 +7,15 @@ import errno
 
 import pytest
 
-from escrowmq.broker import bulk, questions
-from escrowmq.broker import writer as writer_module
-from escrowmq.broker.bulk import Bulk, Ends
 from escrowmq.broker.config import WriterConfig
-from escrowmq.broker.writer import Writer
+from escrowmq.broker.write import bulk, questions
+from escrowmq.broker.write import writer as writer_module
+from escrowmq.broker.write.bulk import Bulk, Ends
+from escrowmq.broker.write.writer import Writer
 from escrowmq.model.errors import OutcomeUnknown, Unavailable
 from escrowmq.testing import FaultyDisk, ManualClock
-from escrowmq.testing.faulty_disk import Kind
-from escrowmq.transaction.commands import Command, Decision, Held
+from escrowmq.testing.faulty_disk import DiskCall
+from escrowmq.transaction.commands import Command, Decision, HoldReply
 from tests.unit.broker.test_writer import held, log_flushes, opened, prepare
 
 SMALL = WriterConfig(messages_max=2, inbox_max=3)
@@ -29,7 +29,7 @@ async def done(writer: Writer, *commands: Command) -> Ends:
 
 def offsets(ends: Ends) -> list[int]:
     replies = [end.reply for end in ends if isinstance(end, Decision)]
-    return [reply.half_offset for reply in replies if isinstance(reply, Held)]
+    return [reply.half_offset for reply in replies if isinstance(reply, HoldReply)]
 
 
 async def test_all_are_told_together_in_their_order() -> None:
@@ -68,7 +68,7 @@ async def test_after_a_failure_each_command_says_what_became_of_it(
     disk = FaultyDisk()
     writer = Writer(opened(disk), ManualClock())
     await held(writer, 100)
-    disk.fail_after(Kind.FLUSH, 1, errno.EIO, under="commitlog")
+    disk.fail_after(DiskCall.FLUSH, 1, errno.EIO, under="commitlog")
     ends = await done(writer, *map(prepare, range(6)))
     kinds = [type(end) for end in ends]
     assert kinds == [Decision] * 2 + [OutcomeUnknown] * 2 + [Unavailable] * 2
@@ -81,7 +81,7 @@ async def test_a_question_is_answered_between_two_batches() -> None:
     store = writer._store
 
     def look() -> None:
-        seen.append((store.table.end, store.log.end == store.settled))
+        seen.append((store.table.end, store.log.end == store.durable_end))
 
     told: Ends = []
     writer.put(prepare(0), told.append)
@@ -119,7 +119,7 @@ async def test_questions_are_not_forgotten_when_the_store_fails() -> None:
     disk = FaultyDisk()
     writer = Writer(opened(disk), ManualClock())
     await held(writer, 0)
-    disk.fail_after(Kind.FLUSH, 0, errno.EIO, under="commitlog")
+    disk.fail_after(DiskCall.FLUSH, 0, errno.EIO, under="commitlog")
     seen: list[object] = []
     told: Ends = []
     for number in (1, 2):

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from escrowmq.broker.capacity import Capacity
-from escrowmq.cli.doctor_broker import of_answer
-from escrowmq.cli.lag import Lag
-from escrowmq.cli.status import facts
-from escrowmq.protocol.own import OwnCode
-from tests.unit.broker.own_peer import ask
+from escrowmq.broker.state.capacity import Capacity
+from escrowmq.cli.admin.status import ReportedLag, facts
+from escrowmq.cli.doctor.broker import of_answer
+from escrowmq.protocol.native.requests import NativeCode
+from tests.unit.broker.native_peer import ask
 from tests.unit.broker.test_metrics import scrape
 from tests.unit.broker.wire import Peer, make_topic, serving
 from tests.unit.logged import event_of
@@ -26,7 +25,7 @@ def test_a_limit_is_near_from_80_percent_on(used: int, *, is_near: bool) -> None
 async def test_a_warning_comes_once_when_a_limit_comes_near(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "escrowmq.broker.capacity")
+    caplog.set_level(logging.INFO, "escrowmq.broker.state.capacity")
 
     def lines() -> list[tuple[str, str]]:
         return [(event_of(one), one.kind) for one in caplog.records if hasattr(one, "kind")]
@@ -51,13 +50,13 @@ async def test_a_warning_comes_once_when_a_limit_comes_near(
 async def test_status_metrics_and_doctor_tell_of_a_limit_that_is_near(tmp_path: Path) -> None:
     async with serving(tmp_path, limits={"topics_max": 2}, broker={"http_port": 0}) as server:
         peer = await Peer.to(server.broker_address)
-        far = (await ask(peer, OwnCode.STATUS)).header
+        far = (await ask(peer, NativeCode.STATUS)).header
         assert far.names_near == ""
         for number in range(2):
             await make_topic(server, f"t-{number}")
-        near = (await ask(peer, OwnCode.STATUS)).header
+        near = (await ask(peer, NativeCode.STATUS)).header
         assert near.names_near == "2 of 2 topics"
-        lag = Lag(0, "", "")
+        lag = ReportedLag(0, "", "")
         assert "2 of 2 topics" in facts(near, lag)["names"]
         for told, level in ((far, "ok"), (near, "warning")):
             (finding,) = (

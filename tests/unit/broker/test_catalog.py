@@ -7,28 +7,28 @@ from pathlib import Path
 
 import pytest
 
-from escrowmq.broker import pulling as broker_pulling
+from escrowmq.broker.rocketmq import pulling as broker_pulling
 from escrowmq.broker.server import Server
-from escrowmq.protocol.admin_headers import (
+from escrowmq.protocol.native.operator_headers import DeleteTopicHeader
+from escrowmq.protocol.native.previews import FindMessagesHeader
+from escrowmq.protocol.native.requests import NativeCode
+from escrowmq.protocol.remoting.admin_headers import (
     TopicHeader,
 )
-from escrowmq.protocol.codes import RequestCode, ResponseCode
-from escrowmq.protocol.consumer_headers import (
+from escrowmq.protocol.remoting.codes import RequestCode, ResponseCode
+from escrowmq.protocol.remoting.consumer_headers import (
     QueryOffsetHeader,
     QueueHeader,
     SendBackHeader,
     UpdateOffsetHeader,
 )
-from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.own_hand_headers import DeleteTopicHeader
-from escrowmq.protocol.own_previews import FindMessagesHeader
-from escrowmq.protocol.remoting import Frame
-from escrowmq.store.checkpoint import load, save
-from escrowmq.store.disk import OsDisk
-from escrowmq.store.inspect import check
+from escrowmq.protocol.remoting.frames import RemotingFrame
+from escrowmq.store.checkpoint.checkpoint import load, save
+from escrowmq.store.disk.disk import OsDisk
+from escrowmq.store.repair.inspect import check
 from escrowmq.testing.clock import ManualClock
 from escrowmq.transaction.states import State
-from tests.unit.broker.own_peer import ask
+from tests.unit.broker.native_peer import ask
 from tests.unit.broker.test_delivering import (
     COMMITS,
     MAY_WAIT,
@@ -59,13 +59,13 @@ DELETE = RequestCode.DELETE_TOPIC_IN_BROKER
 QUERY = RequestCode.QUERY_CONSUMER_OFFSET
 
 
-async def delete(peer: Peer, topic: str = "orders") -> Frame:
+async def delete(peer: Peer, topic: str = "orders") -> RemotingFrame:
     return await peer.ask(DELETE, TopicHeader(topic=topic))
 
 
 async def force(peer: Peer, topic: str = "orders") -> tuple[int, int]:
     header = DeleteTopicHeader(topic=topic, by="admin", is_forced=True)
-    told = (await ask(peer, OwnCode.DELETE_TOPIC, header)).header
+    told = (await ask(peer, NativeCode.DELETE_TOPIC, header)).header
     assert told.is_deleted
     return told.undecided, told.waiting
 
@@ -126,8 +126,8 @@ async def test_a_topic_that_is_made_again_has_none_of_its_old_messages(
         clock.advance(ms=60_000)
         await eventually(lambda: server.broker.store.dropped == 1)
         assert texts(server) == ["new 1"]
-        assert (await ask(peer, OwnCode.FIND_MESSAGES, _by_key())).rows == []
-        found = await ask(peer, OwnCode.FIND_MESSAGES, FindMessagesHeader(message_id=old_id))
+        assert (await ask(peer, NativeCode.FIND_MESSAGES, _by_key())).rows == []
+        found = await ask(peer, NativeCode.FIND_MESSAGES, FindMessagesHeader(message_id=old_id))
         assert [row.queue_offset for row in found.rows] == [None]
         await send(peer, "new 2")
     if is_rebuilt:
@@ -140,12 +140,12 @@ async def test_a_topic_that_is_made_again_has_none_of_its_old_messages(
             assert texts(server) == [f"new {one}" for one in range(1, number + 1)]
             assert server.broker.store.table.get(0) is not None
             # These two can only be rolled back.
-            assert [server.broker.store.row(row).state for row in (1, 2)] == [State.PARKED] * 2
+            assert [server.broker.store.core.row(row).state for row in (1, 2)] == [State.PARKED] * 2
     assert check(OsDisk(tmp_path / "store", read_only=True)).findings == []
     async with serving(tmp_path, clock) as server:
         peer = await Peer.to(server.broker_address)
         assert (await peer.ask(END, ending(held[0], ROLLBACK))).code == 0
-        assert server.broker.store.row(1).state is State.ROLLED_BACK
+        assert server.broker.store.core.row(1).state is State.ROLLED_BACK
 
 
 def _by_key() -> FindMessagesHeader:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from escrowmq.protocol.properties import parse_properties
-from escrowmq.protocol.stored_message import StoredMessage, decode
+from escrowmq.protocol.message.properties import parse_properties
+from escrowmq.protocol.message.stored_message import StoredMessage, decode
 from tests.unit.broker.asking import ASK, obey, producer
 from tests.unit.broker.wire import SEND, facts, sending, serving
 from tests.unit.repository import ROOT

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from escrowmq.broker import checking, taking, writer
-from escrowmq.protocol.properties import parse_properties
-from escrowmq.protocol.send_headers import (
+from escrowmq.broker.checks import checking
+from escrowmq.broker.net import taking
+from escrowmq.broker.write import writer
+from escrowmq.protocol.message.properties import parse_properties
+from escrowmq.protocol.remoting.send_headers import (
     CheckTransactionHeader,
 )
 from escrowmq.testing import message

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from escrowmq.broker.clients import (
+from escrowmq.broker.state.clients import (
     SILENT_MS_MAX,
     Client,
     ClientLimits,
     Clients,
-    Consuming,
+    ConsumerStatement,
     Subscription,
 )
 from escrowmq.model.errors import RequestRefused
@@ -26,12 +26,14 @@ def client(name: str, connection: str = "", heard_at_ms: int = T0) -> Client[str
     )
 
 
-def consuming(group: str = "shop", *topics: str, version: int = 1, tags: str = "*") -> Consuming:
+def consuming(
+    group: str = "shop", *topics: str, version: int = 1, tags: str = "*"
+) -> ConsumerStatement:
     subscriptions = tuple(
         Subscription(topic=topic, expression=tags, version=version)
         for topic in topics or ("orders",)
     )
-    return Consuming(group=group, subscriptions=subscriptions)
+    return ConsumerStatement(group=group, subscriptions=subscriptions)
 
 
 def ids(members: list[Client[str]]) -> list[str]:
@@ -74,7 +76,7 @@ def test_a_client_that_comes_back_on_another_connection_changes_its_group() -> N
         (consuming("shop", "carts"), True),
     ],
 )
-def test_a_group_changes_with_what_it_consumes(said: Consuming, *, changes: bool) -> None:
+def test_a_group_changes_with_what_it_consumes(said: ConsumerStatement, *, changes: bool) -> None:
     clients = Clients[str]()
     clients.hear(client("a"), (), [consuming()])
     assert (clients.hear(client("a"), (), [said]) == {"shop"}) is changes

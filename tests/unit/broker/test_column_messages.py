@@ -9,21 +9,21 @@ from zlib import crc32
 
 import pytest
 
-from escrowmq.broker import own_writing
+from escrowmq.broker.native import writing
 from escrowmq.broker.server import Server
 from escrowmq.model.errors import EscrowError, RequestRefused
-from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.own_forms import Form
-from escrowmq.protocol.own_headers import HoldHeader
-from escrowmq.protocol.own_previews import FindMessagesHeader
-from escrowmq.protocol.own_rows import AttemptRow, SentRow
-from escrowmq.protocol.own_sink_headers import DecideBatchHeader
-from escrowmq.protocol.properties import parse_properties
-from escrowmq.protocol.stored_message import decode
+from escrowmq.protocol.message.properties import parse_properties
+from escrowmq.protocol.message.stored_message import decode
+from escrowmq.protocol.native.headers import HoldHeader
+from escrowmq.protocol.native.previews import FindMessagesHeader
+from escrowmq.protocol.native.requests import NativeCode
+from escrowmq.protocol.native.row_forms import RowForm
+from escrowmq.protocol.native.rows import AttemptRow, SentRow
+from escrowmq.protocol.native.sink_headers import DecideBatchHeader
 from escrowmq.store.config import MIB
-from escrowmq.store.frames import HEAD_BYTES
+from escrowmq.store.log.frames import HEAD_BYTES
 from escrowmq.transaction.records import Prepared
-from tests.unit.broker.own_peer import ask, hold, sent
+from tests.unit.broker.native_peer import ask, hold, sent
 from tests.unit.broker.wire import Peer, serving, visible
 
 HOLD = HoldHeader(producer_group="pay", transaction_id="t", number=0, is_bulk=True)
@@ -76,7 +76,7 @@ def facts_of(server: Server, first: int, count: int) -> list[Any]:
     store = server.broker.store
     told: list[Any] = []
     for row in range(first, first + count):
-        half = store.row(row)
+        half = store.core.row(row)
         stored = decode(store.reading.record_of(half))
         pairs = parse_properties(stored.properties)
         pairs.pop("__transactionId__")
@@ -87,7 +87,7 @@ def facts_of(server: Server, first: int, count: int) -> list[Any]:
             (stored.flag, stored.sys_flag, stored.born_at_ms, stored.born_host),
             store.core.delays.get(row),
         ]
-    record = store.reading.frame(store.row(first).location - HEAD_BYTES).records[-1]
+    record = store.reading.frame(store.core.row(first).location - HEAD_BYTES).records[-1]
     assert isinstance(record, Prepared)
     placed = record.placed
     # The last key belongs to the transaction.
@@ -95,10 +95,10 @@ def facts_of(server: Server, first: int, count: int) -> list[Any]:
     return told
 
 
-@pytest.mark.parametrize("form", list(Form))
+@pytest.mark.parametrize("form", list(RowForm))
 @pytest.mark.parametrize("name", [*USUAL, *UNUSUAL])
 async def test_what_is_stored_is_the_same_either_way(
-    tmp_path: Path, name: str, form: Form, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, name: str, form: RowForm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = USUAL.get(name) or UNUSUAL[name]
     async with serving(tmp_path) as server:
@@ -107,14 +107,14 @@ async def test_what_is_stored_is_the_same_either_way(
         ids = [f"t{number}" for number in range(100) if crc32(b"t%d" % number) % 8 == 3][:2]
         first = await hold(peer, ids[0], *rows, is_bulk=True, form=form)
         assert is_by_column(server, 0) is (name in USUAL)
-        monkeypatch.setattr(own_writing.OwnWriting, "_many_halves", lambda *_: None)
+        monkeypatch.setattr(writing.NativeWriting, "_many_halves", lambda *_: None)
         second = await hold(peer, ids[1], *rows, is_bulk=True, form=form)
         assert not is_by_column(server, len(rows))
         assert facts_of(server, 0, len(rows)) == facts_of(server, len(rows), len(rows))
         assert [row.queue_id for row in first.rows] == [row.queue_id for row in second.rows]
         assert [row.half_offset for row in first.rows] == list(range(len(rows)))
         for row in first.rows:
-            assert row.log_offset == server.broker.store.row(row.half_offset).log_offset
+            assert row.log_offset == server.broker.store.core.row(row.half_offset).log_offset
 
 
 async def test_a_request_sent_again_is_answered_as_before_and_another_one_is_refused(
@@ -155,7 +155,7 @@ async def test_what_cannot_be_stored_is_refused_and_nothing_of_it_is_held(
     async with serving(tmp_path, policy=policy) as server:
         peer = await Peer.to(server.broker_address)
         with pytest.raises(EscrowError, match=code):
-            await ask(peer, OwnCode.HOLD_HALVES, HOLD, rows)
+            await ask(peer, NativeCode.HOLD_HALVES, HOLD, rows)
         assert server.broker.store.table.end == 0
 
 
@@ -170,7 +170,7 @@ async def test_an_attempt_of_many_requests_becomes_visible_at_once_also_after_a_
                     await hold(peer, "a", *some(100), number=number, is_bulk=True)
                 header = DecideBatchHeader(app_id="app", query_id="q", batch_number=0, by="driver")
                 claim = AttemptRow(transaction_id="a", last_number=2, messages=300)
-                done = (await ask(peer, OwnCode.DECIDE_BATCH, header, [claim])).header
+                done = (await ask(peer, NativeCode.DECIDE_BATCH, header, [claim])).header
                 assert (done.outcome, done.messages) == ("decided", 300)
             bodies = [
                 one.body for queue_id in range(4) for one in visible(server, "orders", queue_id)
@@ -181,7 +181,7 @@ async def test_an_attempt_of_many_requests_becomes_visible_at_once_also_after_a_
 
 async def found(peer: Peer, key: str) -> list[Any]:
     header = FindMessagesHeader(topic="orders", key=key)
-    return (await ask(peer, OwnCode.FIND_MESSAGES, header)).rows
+    return (await ask(peer, NativeCode.FIND_MESSAGES, header)).rows
 
 
 async def test_a_broker_with_an_ipv6_address_makes_them_one_by_one(tmp_path: Path) -> None:

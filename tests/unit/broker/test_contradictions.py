@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from escrowmq.broker import contradictions
-from escrowmq.broker.contradictions import Contradictions
-from escrowmq.transaction.states import Resolution
+from escrowmq.broker.checks import contradictions
+from escrowmq.broker.checks.contradictions import Contradictions
+from escrowmq.model.resolution import Resolution
+from escrowmq.transaction.commands import EndReply
+from escrowmq.transaction.states import State
 
 if TYPE_CHECKING:
     import pytest
 
 
 def note(alerts: Contradictions, half_offset: int) -> None:
-    alerts.note(
-        half_offset,
-        Resolution.COMMIT,
-        "producer",
-        state="rolled_back",
-        decided_by="settle",
-        decided_at_ms=1,
+    stands = EndReply(
+        half_offset=half_offset, state=State.ROLLED_BACK, by="settle", at_ms=1, repeated=True
     )
+    alerts.note(Resolution.COMMIT, "producer", stands)
 
 
 def test_each_transaction_raises_one_alert(monkeypatch: pytest.MonkeyPatch) -> None:

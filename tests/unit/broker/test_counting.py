@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from escrowmq.broker import counting
-from escrowmq.broker.counting import Counts, Histogram
-from escrowmq.broker.inbox import Waiting
+from escrowmq.broker.state import counting
+from escrowmq.broker.state.counting import BrokerCounts, Histogram
+from escrowmq.broker.write.inbox import QueuedCommand
+from escrowmq.model.resolution import Resolution
 from escrowmq.store.config import StoreConfig
 from escrowmq.testing import Engine, message
 from escrowmq.transaction.commands import Append, Command, Decision, End, Verdicts
-from escrowmq.transaction.states import Resolution, State
+from escrowmq.transaction.states import State
 from tests.unit.logged import events
 
 if TYPE_CHECKING:
@@ -19,10 +20,10 @@ if TYPE_CHECKING:
 CHUNK_ROWS = 64
 
 
-def counted(engine: Engine, counts: Counts, command: Command) -> Decision:
+def counted(engine: Engine, counts: BrokerCounts, command: Command) -> Decision:
     decision = engine.submit(command)
     assert decision.refused is None
-    counts.durable([Waiting(command, lambda _: None, 0)], [decision])
+    counts.durable([QueuedCommand(command, lambda _: None, 0)], [decision])
     return decision
 
 
@@ -41,7 +42,7 @@ def test_the_age_of_a_transaction_that_outlived_its_chunk_is_known() -> None:
         engine.clock.advance(seconds=1)
     engine.checkpoint()
     assert old in engine.store.table.survivors.rows
-    counts = Counts(engine.store)
+    counts = BrokerCounts(engine.store)
     counted(engine, counts, End(half_offset=old, resolution=Resolution.COMMIT, by="p"))
     of_topic = counts.topics["orders"]
     assert (of_topic.committed, buckets(of_topic.finished)) == (1, {600: 1})
@@ -52,7 +53,7 @@ def test_verdicts_in_bulk_are_counted_by_queue_and_age() -> None:
     old = [engine.prepare(f"old{number}").half_offset for number in range(3)]
     engine.clock.advance(seconds=90)
     new = [engine.prepare(f"new{number}", message(topic="b")).half_offset for number in range(2)]
-    counts = Counts(engine.store)
+    counts = BrokerCounts(engine.store)
     for rows, commits in (([*old[:2], new[0]], True), ([old[2], new[1]], False)):
         command = Verdicts(
             half_offsets=rows,
@@ -76,7 +77,7 @@ def test_a_commit_that_waits_for_its_time_is_a_commit() -> None:
     engine = Engine()
     later = message(deliver_after_ms=60_000)
     held = engine.prepare("t", message(), later).half_offset
-    counts = Counts(engine.store)
+    counts = BrokerCounts(engine.store)
     counted(engine, counts, End(half_offset=held, resolution=Resolution.COMMIT, by="p"))
     assert counts.topics["orders"].committed == 2
 
@@ -85,7 +86,7 @@ def test_what_cannot_be_counted_stops_nothing_and_is_told_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     engine = Engine()
-    counts = Counts(engine.store)
+    counts = BrokerCounts(engine.store)
     command = Append(messages=(message(),))
     decision = engine.submit(command)
     for _ in range(3):
@@ -97,7 +98,7 @@ def test_what_cannot_be_counted_stops_nothing_and_is_told_once(
 
 def test_groups_and_topics_beyond_the_limit_share_a_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(counting, "OUT_MAX", 2)
-    counts = Counts(Engine().store)
+    counts = BrokerCounts(Engine().store)
     outs = [counts.given("g", topic) for topic in ("a", "b", "c", "d", "a")]
     assert outs[0] is outs[4]
     assert outs[2] is outs[3] is counts.out[counting.OTHERS, counting.OTHERS]

@@ -9,17 +9,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from escrowmq.broker import pulling as broker_pulling
+from escrowmq.broker.rocketmq import pulling as broker_pulling
 from escrowmq.broker.server import Server
-from escrowmq.protocol.bodies import LockRequest, Queue, encode_body
-from escrowmq.protocol.client_bodies import (
+from escrowmq.protocol.message.properties import parse_properties
+from escrowmq.protocol.message.stored_message import decode_many
+from escrowmq.protocol.remoting.bodies import LockRequest, QueueName, encode_body
+from escrowmq.protocol.remoting.client_bodies import (
     ConsumerMembership,
     Heartbeat,
     ProducerMembership,
-    Subscription,
+    SubscriptionBody,
 )
-from escrowmq.protocol.codes import RequestCode, ResponseCode
-from escrowmq.protocol.consumer_headers import (
+from escrowmq.protocol.remoting.codes import RequestCode, ResponseCode
+from escrowmq.protocol.remoting.consumer_headers import (
     PullHeader,
     QueryOffsetHeader,
     QueueHeader,
@@ -27,8 +29,6 @@ from escrowmq.protocol.consumer_headers import (
     SendBackHeader,
     UpdateOffsetHeader,
 )
-from escrowmq.protocol.properties import parse_properties
-from escrowmq.protocol.stored_message import decode_many
 from tests.unit.broker.wire import (
     COMMIT,
     END,
@@ -71,7 +71,7 @@ def pulling(offset: int = 0, **fields: Any) -> PullHeader:  # noqa: ANN401 - fie
 async def shop(server: Server) -> Peer:
     """Connect a consumer that has sent its subscription."""
     peer = await Peer.to(server.broker_address)
-    wants = (Subscription(topic="orders", expression="paid", version=5),)
+    wants = (SubscriptionBody(topic="orders", expression="paid", version=5),)
     said = Heartbeat(
         client_id="c1",
         producers=(ProducerMembership(group="pay"),),
@@ -249,7 +249,7 @@ async def test_a_queue_tells_its_ends_and_times(tmp_path: Path) -> None:
 
 
 async def test_a_queue_is_locked_by_one_consumer_of_a_group(tmp_path: Path) -> None:
-    queue = Queue(broker_name="broker-a", topic="orders", queue_id=1)
+    queue = QueueName(broker_name="broker-a", topic="orders", queue_id=1)
 
     def wanting(client_id: str, group: str = "shop") -> bytes:
         return encode_body(LockRequest(consumer_group=group, client_id=client_id, queues=(queue,)))
@@ -273,7 +273,7 @@ async def test_a_queue_is_locked_by_one_consumer_of_a_group(tmp_path: Path) -> N
         clock.advance(ms=60_000)
         assert await locks("a")
         clock.advance(ms=60_000)
-        server.broker.offsets.expire()
+        server.broker.locks.expire()
         assert await locks("b")
 
 

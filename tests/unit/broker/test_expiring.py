@@ -8,15 +8,15 @@ import pytest
 
 from escrowmq.broker.server import Server
 from escrowmq.model.limits_config import DAY_MS
-from escrowmq.protocol.bodies import encode_body
-from escrowmq.protocol.cluster_bodies import GroupConfig
-from escrowmq.protocol.codes import RequestCode, ResponseCode
-from escrowmq.protocol.consumer_headers import QueryOffsetHeader, UpdateOffsetHeader
-from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.own_headers import ListTransactionsHeader
-from escrowmq.protocol.own_sink_headers import DecideBatchHeader
+from escrowmq.protocol.native.headers import ListTransactionsHeader
+from escrowmq.protocol.native.requests import NativeCode
+from escrowmq.protocol.native.sink_headers import DecideBatchHeader
+from escrowmq.protocol.remoting.bodies import encode_body
+from escrowmq.protocol.remoting.cluster_bodies import GroupConfig
+from escrowmq.protocol.remoting.codes import RequestCode, ResponseCode
+from escrowmq.protocol.remoting.consumer_headers import QueryOffsetHeader, UpdateOffsetHeader
 from escrowmq.testing.clock import ManualClock
-from tests.unit.broker.own_peer import all_rows, ask
+from tests.unit.broker.native_peer import all_rows, ask
 from tests.unit.broker.test_delivering import PULL, pulling, shop
 from tests.unit.broker.wire import (
     COMMIT,
@@ -52,9 +52,9 @@ async def test_a_new_producer_group_is_accepted_after_dead_ones_expired(tmp_path
         assert answer.code == ResponseCode.SUCCESS
         # The transactions of expired groups are still listed under their names.
         header = ListTransactionsHeader(states="committed,prepared", with_ids=True)
-        rows = await all_rows(peer, OwnCode.LIST_TRANSACTIONS, header)
+        rows = await all_rows(peer, NativeCode.LIST_TRANSACTIONS, header)
         assert [row.producer_group for row in rows] == ["group-0", "group-1", "group-2"]
-        names = await ask(peer, OwnCode.LIST_NAMES)
+        names = await ask(peer, NativeCode.LIST_NAMES)
         origins = {row.number: row.name for row in names.rows if row.kind == "origin"}
         assert origins == {0: "group-0", 1: "group-1", 2: "group-2"}
 
@@ -64,7 +64,7 @@ async def test_a_query_that_is_over_expires(tmp_path: Path) -> None:
     async with serving(tmp_path, clock) as server:
         peer = await Peer.to(server.broker_address)
         header = DecideBatchHeader(app_id="app", query_id="q", batch_number=3, by="spark")
-        await ask(peer, OwnCode.DECIDE_BATCH, header)
+        await ask(peer, NativeCode.DECIDE_BATCH, header)
         await server.broker.expiring.run()
         assert server.broker.expiring.counts.total() == 0
         clock.advance(ms=EXPIRE_MS + 1)

@@ -8,14 +8,14 @@ import pytest
 
 from escrowmq.broker.server import Server
 from escrowmq.model.limits_config import DAY_MS
-from escrowmq.protocol.admin_headers import RouteHeader
-from escrowmq.protocol.codes import RequestCode
-from escrowmq.protocol.consumer_headers import UpdateOffsetHeader
-from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.own_headers import ListQueuesHeader
-from escrowmq.protocol.own_sink_headers import DecideBatchHeader
+from escrowmq.protocol.native.headers import ListQueuesHeader
+from escrowmq.protocol.native.requests import NativeCode
+from escrowmq.protocol.native.sink_headers import DecideBatchHeader
+from escrowmq.protocol.remoting.admin_headers import RouteHeader
+from escrowmq.protocol.remoting.codes import RequestCode
+from escrowmq.protocol.remoting.consumer_headers import UpdateOffsetHeader
 from escrowmq.testing.clock import ManualClock
-from tests.unit.broker.own_peer import ask
+from tests.unit.broker.native_peer import ask
 from tests.unit.broker.test_delivering import PULL, pulling, shop
 from tests.unit.broker.test_expiring import LATER_MS, RETENTION, expire, fill, later
 from tests.unit.broker.wire import (
@@ -66,7 +66,7 @@ async def test_a_topic_that_clients_ask_for_is_used(tmp_path: Path) -> None:
         for _ in range(33):
             await later(server, clock, DAY_MS)
             await peer.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, RouteHeader(topic="routed"))
-            await ask(peer, OwnCode.LIST_QUEUES, ListQueuesHeader(topic="streamed,nothing"))
+            await ask(peer, NativeCode.LIST_QUEUES, ListQueuesHeader(topic="streamed,nothing"))
             await peer.ask(PULL, pulling(topic="pulled", queue_id=0))
             await fill(peer, "filler", 0)
             await server._retain()
@@ -156,8 +156,8 @@ def kept(server: Server, data: Path) -> dict[str, int]:
         "counted groups": len(counts.out) + len(counts.dead),
         "reached": len(broker.reach._reached),
         "clients": len(broker.clients.producer_groups()),
-        "moved": len(core.moved_at_ms),
-        "ends": len(broker.expiring._ends),
+        "moved": len(core.carried_at_ms),
+        "ends": len(broker.uses._ends),
         "directories": len(list((data / "store/consumequeue").iterdir())),
     }
 
@@ -172,7 +172,7 @@ async def live(peer: Peer, name: str) -> None:
     offset = UpdateOffsetHeader(consumer_group=name, topic=name, queue_id=0, commit_offset=1)
     await peer.ask(RequestCode.UPDATE_CONSUMER_OFFSET, offset)
     batch = DecideBatchHeader(app_id=name, query_id=name, batch_number=0, by="spark")
-    await ask(peer, OwnCode.DECIDE_BATCH, batch)
+    await ask(peer, NativeCode.DECIDE_BATCH, batch)
 
 
 async def test_nothing_is_left_of_names_that_expired(tmp_path: Path) -> None:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from escrowmq.broker import exposition
-from escrowmq.broker.counting import Histogram
-from escrowmq.broker.exposition import Exposition, Kind, Metric
+from escrowmq.broker.pages import exposition
+from escrowmq.broker.pages.exposition import Exposition, Metric, MetricType
+from escrowmq.broker.state.counting import Histogram
 from tests.unit.broker.exposition import read_page
 
 if TYPE_CHECKING:
     import pytest
 
-SIZE = Metric(name="a_size", kind=Kind.HISTOGRAM, meaning="Of each", labels=("topic",))
-COUNT = Metric(name="a_total", kind=Kind.COUNTER, meaning="How\nmany \\", labels=("topic",))
+SIZE = Metric(name="a_size", kind=MetricType.HISTOGRAM, meaning="Of each", labels=("topic",))
+COUNT = Metric(name="a_total", kind=MetricType.COUNTER, meaning="How\nmany \\", labels=("topic",))
 
 
 def text(page: Exposition, metric: Metric, *samples: exposition.Sample) -> str:
@@ -47,7 +47,7 @@ def test_a_metric_without_samples_is_not_there() -> None:
 
 
 def test_a_metric_may_have_two_names() -> None:
-    metric = Metric(name="a_bytes", kind=Kind.GAUGE, meaning="Size", also="a")
+    metric = Metric(name="a_bytes", kind=MetricType.GAUGE, meaning="Size", also="a")
     page = read_page(text(Exposition({}), metric, ((), 7)))
     assert (page.value("a_bytes"), page.value("a")) == (7, 7)
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from escrowmq.broker.flush_times import KEPT, QUICK_S, TAKEN_INTO_ACCOUNT, FlushTimes
+from escrowmq.broker.write.flush_times import KEPT, QUICK_S, TAKEN_INTO_ACCOUNT, FlushTimes
 
 
 def test_with_no_flush_there_is_no_time() -> None:

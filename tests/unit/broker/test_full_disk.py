@@ -9,9 +9,9 @@ import pytest
 
 from escrowmq.broker.server import Server
 from escrowmq.model.errors import Unavailable
-from escrowmq.protocol.codes import RequestCode, ResponseCode
-from escrowmq.protocol.remoting import Frame
-from escrowmq.store.disk import OsDisk
+from escrowmq.protocol.remoting.codes import RequestCode, ResponseCode
+from escrowmq.protocol.remoting.frames import RemotingFrame
+from escrowmq.store.disk.disk import OsDisk
 from escrowmq.testing.clock import ManualClock
 from tests.unit.broker.test_limits import pulling
 from tests.unit.broker.wire import (
@@ -46,7 +46,7 @@ def set_free(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     return set_free
 
 
-def is_refused(answer: Frame) -> bool:
+def is_refused(answer: RemotingFrame) -> bool:
     return answer.code == ResponseCode.SERVICE_NOT_AVAILABLE and "disk_full" in answer.remark
 
 

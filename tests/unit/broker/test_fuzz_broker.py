@@ -21,9 +21,9 @@ def test_a_broker_stands_malformed_frames(tmp_path: Path) -> None:
 
 
 def test_a_line_that_speaks_of_no_limit_is_found() -> None:
-    judge_lines(["2026-01-31T12:00:00Z WARNING escrowmq.broker.limits frame_malformed"])
+    judge_lines(["2026-01-31T12:00:00Z WARNING escrowmq.broker.net.limits frame_malformed"])
     with pytest.raises(Found, match="request_failed"):
-        judge_lines(["2026-01-31T12:00:00Z ERROR escrowmq.broker.requests request_failed"])
+        judge_lines(["2026-01-31T12:00:00Z ERROR escrowmq.broker.net.requests request_failed"])
 
 
 def test_what_is_found_is_told(

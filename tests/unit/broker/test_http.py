@@ -13,13 +13,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from escrowmq.broker import http
 from escrowmq.broker.broker import Broker
+from escrowmq.broker.net import http
 from escrowmq.broker.server import Server
-from escrowmq.protocol.codes import RequestCode
-from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.own_frames import encode_call
-from tests.unit.broker.own_peer import ask
+from escrowmq.protocol.native.frames import encode_call
+from escrowmq.protocol.native.requests import NativeCode
+from escrowmq.protocol.remoting.codes import RequestCode
+from tests.unit.broker.native_peer import ask
 from tests.unit.broker.test_server import heartbeat
 from tests.unit.broker.wire import (
     COMMIT,
@@ -95,7 +95,7 @@ async def test_the_front_page_names_the_broker_and_links_the_other_pages(tmp_pat
 
 async def test_a_client_of_the_other_port_is_answered_at_once(tmp_path: Path) -> None:
     async with watched(tmp_path) as server:
-        code, _, body = await talk(server, encode_call(OwnCode.STATUS, 1))
+        code, _, body = await talk(server, encode_call(NativeCode.STATUS, 1))
         assert (code, body) == (400, http.WRONG_PORT.encode() + b"\n")
 
 
@@ -159,7 +159,7 @@ async def test_a_pipeline_that_says_nothing_is_missed(tmp_path: Path) -> None:
     async with watched(tmp_path) as server:
         assert (await shown(server))["pipeline_away_since_ms"] == T0
         clock_of(server).advance(ms=1)
-        await ask(await Peer.to(server.broker_address), OwnCode.OBEY_VERDICTS)
+        await ask(await Peer.to(server.broker_address), NativeCode.OBEY_VERDICTS)
         assert (await shown(server))["pipeline_away_since_ms"] == 0
         clock_of(server).advance(ms=600_000)
         status = await shown(server)

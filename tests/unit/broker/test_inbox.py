@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from escrowmq.broker.config import WriterConfig
-from escrowmq.broker.inbox import LITTLE, LITTLE_BYTES, MUCH_TAKEN, Inbox, Waiting
+from escrowmq.broker.write.inbox import LITTLE, LITTLE_BYTES, MUCH_TAKEN, Inbox, QueuedCommand
+from escrowmq.model.resolution import Resolution
 from escrowmq.transaction.commands import Append, Decision, End
-from escrowmq.transaction.states import Resolution
 
 MESSAGE = Append(messages=())
 DECISION = End(half_offset=0, resolution=Resolution.COMMIT, by="p")
@@ -15,11 +15,11 @@ def nobody(_end: Decision | BaseException) -> None:
     """Ignore the result."""
 
 
-def put(inbox: Inbox, source: str, count: int = 1, size: int = 1) -> list[Waiting]:
+def put(inbox: Inbox, source: str, count: int = 1, size: int = 1) -> list[QueuedCommand]:
     return [inbox.put(MESSAGE, size, nobody, source) for _ in range(count)]
 
 
-def decide(inbox: Inbox, source: str, count: int = 1) -> list[Waiting]:
+def decide(inbox: Inbox, source: str, count: int = 1) -> list[QueuedCommand]:
     return [inbox.put(DECISION, None, nobody, source) for _ in range(count)]
 
 
@@ -51,7 +51,7 @@ def test_those_who_have_much_take_turns() -> None:
 def test_each_sender_s_commands_stay_in_order() -> None:
     inbox = inbox_of()
     flood = put(inbox, "flood", 300)
-    taken: list[Waiting] = []
+    taken: list[QueuedCommand] = []
     while inbox:
         put(inbox, "me")
         taken += [one for one in inbox.take() if one in flood]

@@ -9,21 +9,21 @@ from typing import Any
 import msgspec
 import pytest
 
-from escrowmq.broker import own_ledgers
-from escrowmq.broker.ledger_reports import PIPELINES_MAX, VALID_MS_MAX, LedgerReports
+from escrowmq.broker.native import ledgers
+from escrowmq.broker.state.ledger_reports import PIPELINES_MAX, VALID_MS_MAX, LedgerReports
 from escrowmq.model.errors import RequestRefused
-from escrowmq.protocol.limits import SHOWN_CHARS_MAX
-from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.own_forms import Form, decode_rows
-from escrowmq.protocol.own_frames import encode_call, read_answer
-from escrowmq.protocol.own_ledgers import (
+from escrowmq.protocol.message.limits import SHOWN_CHARS_MAX
+from escrowmq.protocol.native.frames import encode_call, read_answer
+from escrowmq.protocol.native.ledgers import (
     REPORTED_MAX,
     LedgerReportRow,
     LedgerRow,
     ReportLedgersHeader,
 )
+from escrowmq.protocol.native.requests import NativeCode
+from escrowmq.protocol.native.row_forms import RowForm, decode_rows
 from escrowmq.testing import ManualClock
-from tests.unit.broker.own_peer import ask, hold
+from tests.unit.broker.native_peer import ask, hold
 from tests.unit.broker.test_http import get
 from tests.unit.broker.wire import T0, Peer, serving
 
@@ -42,11 +42,11 @@ def put(reports: LedgerReports, *rows: LedgerReportRow, by: str = "p", now_ms: i
 
 async def report(peer: Peer, *rows: LedgerReportRow, **fields: Any) -> None:  # noqa: ANN401
     header = ReportLedgersHeader(**{"pipeline": "p", **fields})
-    await ask(peer, OwnCode.REPORT_LEDGERS, header, rows)
+    await ask(peer, NativeCode.REPORT_LEDGERS, header, rows)
 
 
 async def listed(peer: Peer) -> list[LedgerRow]:
-    return (await ask(peer, OwnCode.LIST_LEDGERS)).rows
+    return (await ask(peer, NativeCode.LIST_LEDGERS)).rows
 
 
 # Reports that the broker keeps.
@@ -117,7 +117,7 @@ async def test_a_ledger_is_listed_with_what_waits_for_it(tmp_path: Path) -> None
         await hold(peer, "t2", ledger="u2")
         await hold(peer, "t3")
         # Without a report, the broker cannot tell whether a ledger is missing.
-        told = (await ask(peer, OwnCode.STATUS)).header
+        told = (await ask(peer, NativeCode.STATUS)).header
         assert (told.pipelines_reporting, told.undecided_without_ledger) == (0, 0)
         await report(peer, DOWN, round_ended_ago_ms=1_000)
         assert await listed(peer) == [
@@ -133,29 +133,29 @@ async def test_a_ledger_is_listed_with_what_waits_for_it(tmp_path: Path) -> None
             ),
             LedgerRow(uuid="u2", undecided=1),
         ]
-        told = (await ask(peer, OwnCode.STATUS)).header
+        told = (await ask(peer, NativeCode.STATUS)).header
         assert (told.pipelines_reporting, told.ledgers_unreachable) == (1, 1)
         assert told.undecided_without_ledger == 2
         await report(peer, REACHED)
-        told = (await ask(peer, OwnCode.STATUS)).header
+        told = (await ask(peer, NativeCode.STATUS)).header
         assert (told.ledgers_unreachable, told.undecided_without_ledger) == (0, 1)
         clock.advance(seconds=121)
         assert [(row.uuid, row.name) for row in await listed(peer)] == [("u1", ""), ("u2", "")]
-        assert (await ask(peer, OwnCode.LIST_LEDGERS)).header.pipelines == 0
+        assert (await ask(peer, NativeCode.LIST_LEDGERS)).header.pipelines == 0
 
 
 async def test_ledgers_that_only_transactions_name_are_limited(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(own_ledgers, "UNREPORTED_MAX", 2)
+    monkeypatch.setattr(ledgers, "UNREPORTED_MAX", 2)
     async with serving(tmp_path) as server:
         peer = await Peer.to(server.broker_address)
         for number in range(4):
             await hold(peer, f"t{number}", ledger=f"u{number}")
         await report(peer)
-        answer = await ask(peer, OwnCode.LIST_LEDGERS)
+        answer = await ask(peer, NativeCode.LIST_LEDGERS)
         assert (len(answer.rows), answer.header.left_out) == (2, 2)
-        assert (await ask(peer, OwnCode.STATUS)).header.undecided_without_ledger == 4
+        assert (await ask(peer, NativeCode.STATUS)).header.undecided_without_ledger == 4
 
 
 async def test_the_status_page_has_the_ledgers(tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ async def test_reports_of_other_releases_are_understood(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         peer = await Peer.to(server.broker_address)
         call = encode_call(
-            OwnCode.REPORT_LEDGERS, 7, ReportLedgersHeader(pipeline="p"), [REACHED, REACHED]
+            NativeCode.REPORT_LEDGERS, 7, ReportLedgersHeader(pipeline="p"), [REACHED, REACHED]
         )
         plain = msgspec.msgpack.encode([REACHED, REACHED])
         older, newer = ["shop"], [*msgspec.to_builtins(REACHED), "a later column", 3]
@@ -190,12 +190,12 @@ async def test_reports_of_other_releases_are_understood(tmp_path: Path) -> None:
         size = len(body) - 4
         peer.write(size.to_bytes(4, "big") + body[4:])
         answer = await peer.until(lambda one: one.is_response and one.opaque == 7)
-        read_answer(OwnCode.REPORT_LEDGERS, answer)
+        read_answer(NativeCode.REPORT_LEDGERS, answer)
         assert [(row.name, row.uuid) for row in await listed(peer)] == [("shop", "u1")]
 
 
 def test_lists_of_other_releases_are_understood() -> None:
     older, newer = ["u1", "shop"], [*msgspec.to_builtins(LedgerRow(uuid="u2")), "later"]
     body = msgspec.msgpack.encode([older, newer])
-    rows = decode_rows(Form.MSGPACK, LedgerRow, 1, body, rows_max=2)
+    rows = decode_rows(RowForm.MSGPACK, LedgerRow, 1, body, rows_max=2)
     assert rows == [LedgerRow(uuid="u1", name="shop"), LedgerRow(uuid="u2")]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from escrowmq.broker.life_cycle import LIFE_CYCLE
+from escrowmq.broker.state.life_cycle import LIFE_CYCLE
 from escrowmq.transaction.states import State
 
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from escrowmq.broker.connection import Connection
-from escrowmq.broker.limits import LINES_MAX, Limits
+from escrowmq.broker.net.connection import ClientConnection
+from escrowmq.broker.net.limits import LINES_MAX, ConnectionLimits
 from escrowmq.broker.server import Server
-from escrowmq.protocol.codes import RequestCode, ResponseCode
-from escrowmq.protocol.consumer_headers import PullHeader
-from escrowmq.protocol.remoting import FrameSplitter, encode_request
+from escrowmq.protocol.remoting.codes import RequestCode, ResponseCode
+from escrowmq.protocol.remoting.consumer_headers import PullHeader
+from escrowmq.protocol.remoting.frames import FrameSplitter, encode_request
 from tests.unit.broker.test_server import heartbeat
 from tests.unit.broker.wire import LOOPBACK, SEND, Peer, eventually, sending, serving
 
@@ -66,7 +66,7 @@ async def test_others_are_answered_while_one_has_ten_thousand_requests(tmp_path:
         handled = 0
         handle = server.handle
 
-        def count_and_handle(connection: Connection, frame: Any) -> None:  # noqa: ANN401
+        def count_and_handle(connection: ClientConnection, frame: Any) -> None:  # noqa: ANN401
             nonlocal handled
             handled += 1
             handle(connection, frame)
@@ -226,7 +226,7 @@ async def test_when_too_much_is_unread_the_others_are_spared(tmp_path: Path) -> 
 async def test_an_event_is_counted_always_and_said_a_few_times_a_second(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    limits = Limits(LOOPBACK)
+    limits = ConnectionLimits(LOOPBACK)
     for _ in range(100):
         limits.note("frame_malformed", 5.5, address="a")
     assert len(caplog.records) == LINES_MAX

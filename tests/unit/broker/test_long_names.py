@@ -10,13 +10,13 @@ import pytest
 from escrowmq import Consumer, Message, Producer
 from escrowmq.broker.config import BrokerConfig
 from escrowmq.model.errors import RequestRefused
-from escrowmq.protocol.codes import RequestCode, ResponseCode
-from escrowmq.protocol.limits import NAME_CHARS_MAX, SHOWN_CHARS_MAX
-from escrowmq.protocol.own import OWN_REQUESTS, OwnCode
-from escrowmq.protocol.own_hand_headers import SettleHeader
-from escrowmq.protocol.requests import REQUEST_HEADERS
-from tests.unit.broker.own_peer import ask
+from escrowmq.protocol.message.limits import NAME_CHARS_MAX, SHOWN_CHARS_MAX
+from escrowmq.protocol.native.operator_headers import DecideByHandHeader
+from escrowmq.protocol.native.requests import NATIVE_REQUESTS, NativeCode
+from escrowmq.protocol.remoting.codes import RequestCode, ResponseCode
+from tests.unit.broker.native_peer import ask
 from tests.unit.broker.wire import SEND, Peer, half, serving
+from tests.unit.protocol.request_headers import REQUEST_HEADERS
 from tests.unit.protocol.test_long_names import text_fields, valid
 
 HUGE = "x" * 10_000_000
@@ -27,18 +27,16 @@ TO_CLIENTS = {
     RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
     RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
 }
-#: Requests whose header the broker does not read.
-UNREAD = {RequestCode.VIEW_BROKER_STATS_DATA}
 
 
 async def test_no_request_gets_a_name_of_ten_megabytes_into_the_store(tmp_path: Path) -> None:
     kinds = {code: kind for code, kind in REQUEST_HEADERS.items() if code not in TO_CLIENTS}
-    kinds |= {code: request.header for code, request in OWN_REQUESTS.items()}  # type: ignore[misc]
+    kinds |= {code: request.header for code, request in NATIVE_REQUESTS.items()}  # type: ignore[misc]
     async with serving(tmp_path) as server:
         peer = await Peer.to(server.broker_address)
         before = server.broker.store.log.end
         for code, kind in kinds.items():
-            if code in UNREAD or code not in server.broker._handlers:
+            if code not in server.broker._handlers:
                 continue
             # One field is enough: the protocol tests cover all fields of all headers.
             for field in text_fields(kind)[:1]:
@@ -75,10 +73,10 @@ async def test_a_reason_is_cut_and_not_refused(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         peer = await Peer.to(server.broker_address)
         await peer.ask(SEND, half("k"))
-        header = SettleHeader(
+        header = DecideByHandHeader(
             half_offset=0, by="ann", resolution="rollback", reason="r" * (SHOWN_CHARS_MAX + 9)
         )
-        settled = (await ask(peer, OwnCode.SETTLE, header)).header
+        settled = (await ask(peer, NativeCode.DECIDE_BY_HAND, header)).header
         assert settled.decided_by.count("r") == SHOWN_CHARS_MAX
 
 

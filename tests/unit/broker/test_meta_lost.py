@@ -12,14 +12,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from escrowmq.protocol.admin_headers import (
+from escrowmq.protocol.remoting.admin_headers import (
     DeleteGroupHeader,
     KeyValueHeader,
 )
-from escrowmq.protocol.codes import RequestCode
-from escrowmq.store.checkpoint import load, save
-from escrowmq.store.disk import OsDisk
-from escrowmq.store.inspect import check
+from escrowmq.protocol.remoting.codes import RequestCode
+from escrowmq.store.checkpoint.checkpoint import load, save
+from escrowmq.store.disk.disk import OsDisk
+from escrowmq.store.repair.inspect import check
 from escrowmq.transaction.states import State
 from tests.unit.broker.test_catalog import commit_offset, delete, queried, texts
 from tests.unit.broker.test_delivering import (
@@ -239,7 +239,7 @@ async def test_a_data_directory_of_version_2_opens_with_its_topics_groups_and_se
             # A topic deleted before the log recorded deletions does not come back either.
             assert server.broker.catalog.topic("gone") is None
             assert "gone" not in server.broker.store.core.names.queues_of
-            assert server.broker.store.row(0).state is State.PREPARED
+            assert server.broker.store.core.row(0).state is State.PREPARED
     async with serving(old) as server:
         peer = await Peer.to(server.broker_address)
         assert (await peer.ask(SEND, sending("gone"), b"new")).code == 0
@@ -261,7 +261,7 @@ async def test_one_without_its_meta_db_has_the_queues_that_its_log_names(old: Pa
 async def test_a_migration_that_was_cut_short_is_done_again(
     old: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from escrowmq.broker import catalog_opening
+    from escrowmq.broker.state import catalog_opening
 
     done: list[object] = []
     do = catalog_opening._do

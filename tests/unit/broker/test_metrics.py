@@ -7,22 +7,22 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from escrowmq.broker import exposition, metric_table
 from escrowmq.broker.broker import Broker
-from escrowmq.broker.metrics import MetricsPage
+from escrowmq.broker.pages import exposition, metric_table
+from escrowmq.broker.pages.metrics import MetricsPage
 from escrowmq.broker.server import Server
-from escrowmq.protocol.codes import RequestCode
-from escrowmq.protocol.consumer_headers import UpdateOffsetHeader
-from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.own_hand_headers import SettleHeader
-from escrowmq.protocol.own_ledgers import LedgerReportRow, ReportLedgersHeader
-from escrowmq.protocol.own_rows import AttemptRow, VerdictRow
-from escrowmq.protocol.own_sink_headers import DecideBatchHeader
+from escrowmq.protocol.native.ledgers import LedgerReportRow, ReportLedgersHeader
+from escrowmq.protocol.native.operator_headers import DecideByHandHeader
+from escrowmq.protocol.native.requests import NativeCode
+from escrowmq.protocol.native.rows import AttemptRow, VerdictRow
+from escrowmq.protocol.native.sink_headers import DecideBatchHeader
+from escrowmq.protocol.remoting.codes import RequestCode
+from escrowmq.protocol.remoting.consumer_headers import UpdateOffsetHeader
 from escrowmq.transaction.commands import Park, Resume
 from escrowmq.transaction.states import State
 from tests.unit.broker.asking import ASK, answering, check, obey, producer
 from tests.unit.broker.exposition import Page, read_page
-from tests.unit.broker.own_peer import ask, decide, hold, sent
+from tests.unit.broker.native_peer import ask, decide, hold, sent
 from tests.unit.broker.test_delivering import MAY_WAIT, PULL, SUBSCRIBES, given_back, pulling, shop
 from tests.unit.broker.test_http import get, talk, watched
 from tests.unit.broker.wire import (
@@ -64,7 +64,7 @@ async def test_a_message_that_is_sent_is_counted_by_its_topic_type_and_size(tmp_
         await peer.ask(SEND, sending(properties={"__SHARDINGKEY": "k"}), b"x")
         await peer.ask(SEND, sending(properties={"DELAY": "1"}), b"x")
         await peer.ask(SEND, half("t1"), b"x")
-        await ask(peer, OwnCode.SEND_MANY, rows=[sent(), sent(topic="other")])
+        await ask(peer, NativeCode.SEND_MANY, rows=[sent(), sent(topic="other")])
         page = await scrape(server)
         numbers = {"normal": 2, "fifo": 1, "delay": 1, "transaction": 1}
         for kind, count in numbers.items():
@@ -124,12 +124,12 @@ async def test_a_decision_is_counted_for_whoever_made_it(tmp_path: Path) -> None
         header, _ = await check(peer)
         await peer.ask(END, answering(header, UNKNOWN))
         await peer.ask(END, answering(header, ROLLBACK))
-        reason = SettleHeader(half_offset=4, resolution="commit", reason="I looked", by="me")
-        await ask(peer, OwnCode.SETTLE, reason)
+        reason = DecideByHandHeader(half_offset=4, resolution="commit", reason="I looked", by="me")
+        await ask(peer, NativeCode.DECIDE_BY_HAND, reason)
         batch = DecideBatchHeader(app_id="a", query_id="q", batch_number=0, by="driver")
         await hold(peer, "bulk", sent(), is_bulk=True)
         rows = [AttemptRow(transaction_id="bulk", last_number=0, messages=1)]
-        await ask(peer, OwnCode.DECIDE_BATCH, batch, rows)
+        await ask(peer, NativeCode.DECIDE_BATCH, batch, rows)
         singles = [(await hold(peer, f"s{number}")).header.half_offset for number in range(3)]
         verdicts = [
             VerdictRow(half_offset=at, verdict=said, state=State.PREPARED, checks_sent=0, reason="")
@@ -138,7 +138,7 @@ async def test_a_decision_is_counted_for_whoever_made_it(tmp_path: Path) -> None
             )
         ]
         advance(server, 90_000)
-        await ask(peer, OwnCode.OBEY_VERDICTS, rows=verdicts)
+        await ask(peer, NativeCode.OBEY_VERDICTS, rows=verdicts)
         page = await scrape(server)
         assert settled(page) == {
             ("producer", "committed"): 1,
@@ -320,7 +320,7 @@ async def test_the_page_tells_how_the_broker_itself_is(tmp_path: Path) -> None:
 async def test_a_missing_pipeline_is_a_number(tmp_path: Path) -> None:
     async with watched(tmp_path) as server:
         peer = await Peer.to(server.broker_address)
-        await ask(peer, OwnCode.OBEY_VERDICTS)
+        await ask(peer, NativeCode.OBEY_VERDICTS)
         advance(server, 600_000)
         assert (await scrape(server)).value("escrowmq_pipeline_away_seconds") == 600
 
@@ -351,7 +351,7 @@ async def test_what_is_on_the_page_is_declared_with_its_labels(tmp_path: Path) -
         await peer.ask(PULL, pulling())
         server.broker.meta.set_offset("shop", "orders", 1, 0)
         told = ReportLedgersHeader(pipeline="p")
-        await ask(peer, OwnCode.REPORT_LEDGERS, told, [LedgerReportRow(name="shop")])
+        await ask(peer, NativeCode.REPORT_LEDGERS, told, [LedgerReportRow(name="shop")])
         page = await scrape(server)
     declared = {one.name: one for one in metric_table.METRICS}
     declared |= {one.also: one for one in metric_table.METRICS if one.also}

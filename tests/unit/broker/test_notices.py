@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
-from escrowmq.broker.alert_config import AlertsConfig
-from escrowmq.broker.alert_rules import Notice
-from escrowmq.broker.alerting import NoticeSender
+from escrowmq.broker.watch.alert_config import AlertsConfig
+from escrowmq.broker.watch.alert_rules import Notice
+from escrowmq.broker.watch.alerting import NoticeSender
 
 WAIT_S = 20
 SECRET = "T0KEN"
@@ -121,7 +121,7 @@ def test_a_program_gets_the_notice_and_its_failure_is_told(tmp_path: Path) -> No
     sender.stop()
     for command, why in (
         (f"{sys.executable} -c 'raise SystemExit(3)'", "the program ended with 3"),
-        (f"{sys.executable} -c 'import time; time.sleep(60)'", "no end in time"),
+        (f"{sys.executable} -c 'import time; time.sleep(60)'", "it did not end in time"),
         ("/no/such/program", "FileNotFoundError: No such file or directory"),
     ):
         failing = NoticeSender(
@@ -197,7 +197,7 @@ def test_a_web_server_that_drips_is_cut_off_in_time() -> None:
         finally:
             over.set()
             sender.stop()
-    assert sender.counts.last_error == "no end in time"
+    assert sender.counts.last_error == "it did not end in time"
 
 
 def test_a_program_that_takes_too_long_is_ended_with_its_children(tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ def test_a_program_that_takes_too_long_is_ended_with_its_children(tmp_path: Path
     with pipe.open("rb") as held:
         until(lambda: sender.counts.failed)
         sender.stop()
-        assert sender.counts.last_error == "no end in time"
+        assert sender.counts.last_error == "it did not end in time"
         # End of file: no process that was started still has the pipe open.
         assert held.read() == b""
 

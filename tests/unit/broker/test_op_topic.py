@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from escrowmq.broker import views
-from escrowmq.protocol.admin_headers import TopicHeader
-from escrowmq.protocol.codes import RequestCode, ResponseCode
-from escrowmq.protocol.message_views import OP_TOPIC
-from escrowmq.protocol.properties import parse_properties
-from escrowmq.protocol.stored_message import decode_many
+from escrowmq.broker.state import system_queues
+from escrowmq.protocol.message.message_views import OP_TOPIC
+from escrowmq.protocol.message.properties import parse_properties
+from escrowmq.protocol.message.stored_message import decode_many
+from escrowmq.protocol.remoting.admin_headers import TopicHeader
+from escrowmq.protocol.remoting.codes import RequestCode, ResponseCode
 from escrowmq.transaction.commands import Prepare, Verdicts
 from tests.unit.broker.test_delivering import PULL
 from tests.unit.broker.viewing import (
@@ -55,7 +55,7 @@ async def test_decisions_stand_in_the_op_topic_as_rocketmq_writes_them(tmp_path:
         assert {(one.topic, one.queue_id, one.sys_flag) for one in found} == {(OP_TOPIC, 0, 0)}
         assert parse_properties(found[0].properties) == {"TAGS": "d"}
         assert [one.stored_at_ms for one in found[:2]] == [T0 + 1_000, T0 + 2_000]
-        assert found[0].store_host == server.broker.store_host
+        assert found[0].store_host == server.broker.identity.store_host
         assert await seen(peer, OP_TOPIC, messages_max=1) == found
         assert await seen(peer, OP_TOPIC, bytes_max=1) == found
         assert await seen(peer, OP_TOPIC, subscription="d") == found
@@ -72,7 +72,7 @@ async def test_decisions_stand_in_the_op_topic_as_rocketmq_writes_them(tmp_path:
 async def test_decisions_that_share_a_frame_share_op_messages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(views, "OP_ROWS", 2)
+    monkeypatch.setattr(system_queues, "OP_ROWS", 2)
     async with serving(tmp_path) as server:
         peer = await Peer.to(server.broker_address)
         await hold(peer, "a", "b", "c", "d", "e")
@@ -104,7 +104,7 @@ async def test_op_offsets_are_the_same_after_a_restart(tmp_path: Path, durabilit
 async def test_a_decision_about_very_many_is_told_in_pieces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(views, "OP_ROWS", 4)
+    monkeypatch.setattr(system_queues, "OP_ROWS", 4)
     async with serving(tmp_path) as server:
         peer = await Peer.to(server.broker_address)
         messages = tuple(message(f"m{n}", unique_key=f"m{n}") for n in range(10))

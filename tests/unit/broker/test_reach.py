@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from escrowmq.protocol.codes import RequestCode, ResponseCode
-from escrowmq.protocol.consumer_headers import (
+from escrowmq.protocol.remoting.codes import RequestCode, ResponseCode
+from escrowmq.protocol.remoting.consumer_headers import (
     QueryOffsetHeader,
     QueueHeader,
     UpdateOffsetHeader,

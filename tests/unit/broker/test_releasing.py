@@ -9,11 +9,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from escrowmq.broker import releasing
 from escrowmq.broker.server import Server
-from escrowmq.protocol.codes import ResponseCode
-from escrowmq.protocol.stored_message import decode
-from escrowmq.store.commit_log import CommitLog
+from escrowmq.broker.write import releasing
+from escrowmq.protocol.message.stored_message import decode
+from escrowmq.protocol.remoting.codes import ResponseCode
+from escrowmq.store.log.commit_log import CommitLog
 from escrowmq.testing.clock import ManualClock
 from escrowmq.transaction.commands import Append
 from tests.unit.broker.wire import SEND, T0, Peer, eventually, sending, serving
@@ -121,7 +121,7 @@ async def test_reading_ahead_passes_over_what_retention_deleted(tmp_path: Path) 
     async with shop(tmp_path, ManualClock(T0)) as server:
         broker = server.broker
         await broker.writer.submit(waiting(0))
-        half = broker.store.row(0)
+        half = broker.store.core.row(0)
         broker.store.log.segments[0].file.close()
         broker.releasing._read_ahead([half])
         broker.store.log.segments.clear()

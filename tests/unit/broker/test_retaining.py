@@ -12,28 +12,28 @@ from pathlib import Path
 
 import pytest
 
-from escrowmq.broker.retaining import Retaining
-from escrowmq.broker.status import status
-from escrowmq.broker.writer import Writer
+from escrowmq.broker.native.status import status
+from escrowmq.broker.write.retaining import Retaining
+from escrowmq.broker.write.writer import Writer
 from escrowmq.model.clock import read
 from escrowmq.model.errors import Unavailable
-from escrowmq.store import carrying
-from escrowmq.store.needed import needed_rows
-from escrowmq.store.recovery import start_store
-from escrowmq.store.retirement import Waits
-from escrowmq.store.space import Level
+from escrowmq.store.disk.space import RoomLevel
+from escrowmq.store.recovery.recovery import start_store
+from escrowmq.store.retention import carry_slices
+from escrowmq.store.retention.needed import needed_rows
+from escrowmq.store.retention.retirement import Waits
 from escrowmq.testing import Engine, FaultyDisk, ManualClock, message
 from escrowmq.testing.engine import STORE_HOST
-from escrowmq.testing.faulty_disk import Kind
-from escrowmq.testing.journal import Mark, Operation, Remove
+from escrowmq.testing.faulty_disk import DiskCall
+from escrowmq.testing.journal import JournalNote, Operation, Remove
 from escrowmq.testing.survivors import nothing_survives
 from escrowmq.transaction.commands import (
     Append,
     AttemptClaim,
     BatchReply,
     DecideBatch,
+    EndReply,
     Prepare,
-    Settled,
 )
 from escrowmq.transaction.policy import CheckPolicy
 from tests.unit.broker.test_writer import SlowDisk, commit, held, in_thread, opened
@@ -90,13 +90,13 @@ async def test_old_segments_go_and_undecided_transactions_stay() -> None:
         assert retention.segments_removed > 0
         assert needed_rows(store.table) == list(range(20))
         reply = (await writer.submit(commit(3))).reply
-        assert isinstance(reply, Settled)
+        assert isinstance(reply, EndReply)
     after = Engine(disk.crash(nothing_survives), clock=clock)
     assert [one.body for one in after.pull("orders")] == [b"m3"]
 
 
 async def test_clients_are_answered_between_the_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(carrying, "SLICE_WEIGHT_MAX", 1)
+    monkeypatch.setattr(carry_slices, "SLICE_WEIGHT_MAX", 1)
     clock = ManualClock()
     async with retaining(FaultyDisk(), clock) as (writer, retention):
         await make_old(writer, clock)
@@ -152,7 +152,7 @@ async def test_the_loop_never_waits_for_the_disk_but_for_the_log() -> None:
 
 
 def _path(operation: Operation) -> str:
-    return "" if isinstance(operation, Mark) else operation.path
+    return "" if isinstance(operation, JournalNote) else operation.path
 
 
 class SlowCheckpoints(SlowDisk):
@@ -225,7 +225,7 @@ async def test_a_disk_without_room_makes_it_wait_and_kills_nobody() -> None:
         store = writer._store
         # Only checkpoints and retention may use the room that is left, and it is too small.
         disk.capacity_bytes = used_bytes(disk) + 16 * KIB
-        assert store.space.look() is Level.NO_DECISIONS
+        assert store.space.look() is RoomLevel.NO_DECISIONS
         disk.capacity_bytes -= 15 * KIB
         await retention.run()
         assert (retention.state, store.failure) == ("waits_for_room", None)
@@ -265,7 +265,7 @@ async def test_a_broker_that_stopped_on_a_full_disk_starts_again_and_makes_room(
     disk.allocate("reserve", 32 * KIB)
     disk.capacity_bytes = used + 32 * KIB
     # The first write of the start fails, so the start releases the reserve and tries again.
-    disk.fail_after(Kind.WRITE, 0, errno.ENOSPC, under="commitlog")
+    disk.fail_after(DiskCall.WRITE, 0, errno.ENOSPC, under="commitlog")
     store, _ = start_store(disk, full, CheckPolicy(), STORE_HOST, read(clock))
     again = Writer(store, clock)
     assert store.space.reserve.held == 0
@@ -292,7 +292,7 @@ async def test_a_checkpoint_that_fails_stops_the_store_and_deletes_nothing() -> 
     async with retaining(disk, clock) as (writer, retention):
         await make_old(writer, clock)
         before = disk.list("commitlog")
-        disk.fail_after(Kind.RENAME, 0, errno.EIO, under="checkpoint")
+        disk.fail_after(DiskCall.RENAME, 0, errno.EIO, under="checkpoint")
         with pytest.raises(Unavailable, match="store_failed"):
             await retention.run()
         assert writer.failed.done()
@@ -304,7 +304,7 @@ async def test_a_file_that_cannot_be_removed_is_an_error_of_retention_alone() ->
     disk, clock = FaultyDisk(), ManualClock()
     async with retaining(disk, clock) as (writer, retention):
         await make_old(writer, clock)
-        disk.fail_after(Kind.REMOVE, 0, errno.EIO, under="commitlog")
+        disk.fail_after(DiskCall.REMOVE, 0, errno.EIO, under="commitlog")
         with pytest.raises(OSError, match="Input/output"):
             await retention.run()
         assert not writer.failed.done()

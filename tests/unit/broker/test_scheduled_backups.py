@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from escrowmq.broker.backup_schedule import (
+from escrowmq.broker.periodic.backup_schedule import (
     DAY_MS,
     OVERDUE_MS,
     RETRY_MS,
@@ -20,7 +20,7 @@ from escrowmq.broker.backup_schedule import (
     due_at_ms,
     overdue_ms,
 )
-from escrowmq.broker.scheduled_backups import (
+from escrowmq.broker.periodic.scheduled_backups import (
     VERIFIED,
     BackupOrder,
     ScheduledBackups,
@@ -28,14 +28,14 @@ from escrowmq.broker.scheduled_backups import (
     file_name,
     verified_backups,
 )
-from escrowmq.cli import backup_job
+from escrowmq.cli.data import backup_job
 from escrowmq.model.errors import RequestRefused, StoreCorrupt
-from escrowmq.protocol.own import OwnCode
-from escrowmq.store import format as formats
-from escrowmq.store.backup import STORE, Room
-from escrowmq.store.disk import OsDisk
+from escrowmq.protocol.native.requests import NativeCode
+from escrowmq.store.disk.disk import OsDisk
+from escrowmq.store.recovery import format as formats
+from escrowmq.store.repair.backup import STORE, Room
 from escrowmq.testing.clock import ManualClock
-from tests.unit.broker.own_peer import ask, sent
+from tests.unit.broker.native_peer import ask, sent
 from tests.unit.broker.wire import BACKUP_COMMAND, T0, Peer, serving
 
 MINUTE_MS = 60_000
@@ -98,8 +98,8 @@ async def test_a_broker_makes_checks_and_prunes_backups_by_itself(tmp_path: Path
     (directory / "notes").mkdir()
     async with serving(tmp_path / "data", **settings) as server:
         peer = await Peer.to(server.broker_address)
-        await ask(peer, OwnCode.SEND_MANY, rows=[sent()] * 5)
-        while not (told := (await ask(peer, OwnCode.STATUS)).header).backup_last_good_bytes:
+        await ask(peer, NativeCode.SEND_MANY, rows=[sent()] * 5)
+        while not (told := (await ask(peer, NativeCode.STATUS)).header).backup_last_good_bytes:
             await asyncio.wait({asyncio.ensure_future(peer_tick(peer))})
         assert told.backup_failures_in_a_row == 0, told.backup_last_error
         path = Path(told.backup_last_good)
@@ -113,7 +113,7 @@ async def test_a_broker_makes_checks_and_prunes_backups_by_itself(tmp_path: Path
     assert json.loads((path / VERIFIED).read_bytes())["log_end"] > 0
     async with serving(tmp_path / "data", clock=ManualClock(T0 + 5), **settings) as server:
         peer = await Peer.to(server.broker_address)
-        told = (await ask(peer, OwnCode.STATUS)).header
+        told = (await ask(peer, NativeCode.STATUS)).header
         assert (told.backup, told.backup_last_good_at_ms) == ("idle", T0)
 
 
@@ -127,7 +127,7 @@ async def test_a_backup_that_would_fill_the_brokers_disk_is_not_made(tmp_path: P
     }
     async with serving(tmp_path / "data", **settings) as server:
         peer = await Peer.to(server.broker_address)
-        while not (told := (await ask(peer, OwnCode.STATUS)).header).backup_failures_in_a_row:
+        while not (told := (await ask(peer, NativeCode.STATUS)).header).backup_failures_in_a_row:
             await asyncio.wait({asyncio.ensure_future(peer_tick(peer))})
         assert told.backup_last_error.startswith("backup_no_room: make room")
         assert f"free_bytes_min={free_bytes * 2}" in told.backup_last_error
@@ -135,7 +135,7 @@ async def test_a_backup_that_would_fill_the_brokers_disk_is_not_made(tmp_path: P
 
 
 async def peer_tick(peer: Peer) -> None:
-    await ask(peer, OwnCode.STATUS)
+    await ask(peer, NativeCode.STATUS)
 
 
 class Clock:
@@ -156,7 +156,7 @@ def backups(command: tuple[str, ...], **fields: Any) -> ScheduledBackups:  # noq
         ('print(\'{"error": "disk is gone"}\')', "disk is gone"),
         ("raise SystemExit(9)", "the backup's process ended with 9"),
         ("print('no json')", "JSON is malformed"),
-        ("print('{}')", "said nothing"),
+        ("print('{}')", "printed no result"),
     ],
 )
 async def test_a_failure_is_kept_with_its_reason(program: str, why: str) -> None:

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from escrowmq.protocol.batch_message import encode_batch
-from escrowmq.protocol.codes import RequestCode, ResponseCode
-from escrowmq.protocol.properties import parse_properties
-from escrowmq.protocol.send_headers import LongSendHeader
+from escrowmq.protocol.message.properties import parse_properties
+from escrowmq.protocol.remoting.codes import RequestCode, ResponseCode
+from escrowmq.protocol.remoting.send_headers import LongSendHeader
 from tests.unit.broker.wire import (
     COMMIT,
     END,
@@ -25,6 +24,7 @@ from tests.unit.broker.wire import (
     serving,
     visible,
 )
+from tests.unit.protocol.batches import encode_batch
 
 REFUSED = [
     (sending("RMQ_SYS_TRANS_HALF_TOPIC"), ResponseCode.NO_PERMISSION),

@@ -14,23 +14,23 @@ import pytest
 from escrowmq.broker import server as servers
 from escrowmq.broker.server import Server
 from escrowmq.model.errors import RequestRefused, StoreUnusable
-from escrowmq.protocol.admin_headers import RouteHeader
-from escrowmq.protocol.bodies import encode_body
-from escrowmq.protocol.client_bodies import (
+from escrowmq.protocol.remoting.admin_headers import RouteHeader
+from escrowmq.protocol.remoting.bodies import encode_body
+from escrowmq.protocol.remoting.client_bodies import (
     ConsumerMembership,
     Heartbeat,
     ProducerMembership,
-    Subscription,
+    SubscriptionBody,
 )
-from escrowmq.protocol.codes import RequestCode, ResponseCode
-from escrowmq.protocol.consumer_headers import ConsumerGroupHeader, UnregisterHeader
+from escrowmq.protocol.remoting.codes import RequestCode, ResponseCode
+from escrowmq.protocol.remoting.consumer_headers import ConsumerGroupHeader, UnregisterHeader
 from tests.unit.broker.wire import DEADLINE_S, SEND, Peer, eventually, sending, serving
 
 LIST = RequestCode.GET_CONSUMER_LIST_BY_GROUP
 
 
 def heartbeat(client_id: str, *topics: str, group: str = "shop") -> bytes:
-    subscriptions = tuple(Subscription(topic=topic) for topic in topics)
+    subscriptions = tuple(SubscriptionBody(topic=topic) for topic in topics)
     consumers = (ConsumerMembership(group=group, subscriptions=subscriptions),) if topics else ()
     producers = (ProducerMembership(group="pay"),)
     return encode_body(Heartbeat(client_id=client_id, producers=producers, consumers=consumers))

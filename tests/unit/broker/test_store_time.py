@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from escrowmq.broker.store_time import DELETION_WAITS_MS, SLEW, Gap
+from escrowmq.broker.write.store_time import DELETION_WAITS_MS, SLEW, ClockGap
 from escrowmq.model.clock import GAP_MS
 from escrowmq.transaction.records import (
     CLIENTS,
@@ -31,7 +31,7 @@ def test_a_suspended_machine_leaves_no_gap() -> None:
     # The boot clock also counts the time of a suspend.
     world.passes(HOUR)
     assert world.looks() is None
-    assert (world.now_ms, world.time.gap) == (T0 + HOUR, Gap.NONE)
+    assert (world.now_ms, world.time.gap) == (T0 + HOUR, ClockGap.NONE)
     assert world.time.deletion_waits(world.boot_ms) == ""
 
 
@@ -47,7 +47,7 @@ def test_less_than_a_minute_is_made_up_for_slowly(gap_ms: int) -> None:
         assert 9 * SECOND <= world.now_ms - before_ms <= 11 * SECOND
     world.passes(abs(gap_ms) * SLEW)
     assert world.now_ms == world.wall_ms
-    assert world.time.gap is Gap.NONE
+    assert world.time.gap is ClockGap.NONE
 
 
 def test_a_few_milliseconds_are_left_as_they_are() -> None:
@@ -89,12 +89,12 @@ def test_store_time_never_goes_back_and_never_stands_still(
 def test_a_gap_that_nobody_vouches_for_is_not_followed_and_nothing_is_deleted() -> None:
     world = World()
     assert world.jumps(4 * DAY) is None
-    assert (world.now_ms, world.time.gap, world.time.is_doubtful) == (T0, Gap.AHEAD, True)
+    assert (world.now_ms, world.time.gap, world.time.is_doubtful) == (T0, ClockGap.AHEAD, True)
     world.passes(HOUR)
     assert world.looks() is None
     assert world.now_ms == T0 + HOUR
     assert world.time.deletion_waits(world.boot_ms) == (
-        "the wall clock is ahead and nobody vouches for it"
+        "the wall clock is ahead, and no second source confirms it"
     )
     assert world.time.deletion_now_ms(DAY, world.boot_ms) == 0
 
@@ -104,7 +104,7 @@ def test_what_the_kernel_vouches_for_is_followed_at_once_and_deletion_waits_an_h
     move = world.jumps(4 * DAY)
     assert move is not None
     assert (move.from_ms, move.to_ms, move.why) == (T0, T0 + 4 * DAY, KERNEL)
-    assert (world.now_ms, world.time.gap) == (T0 + 4 * DAY, Gap.NONE)
+    assert (world.now_ms, world.time.gap) == (T0 + 4 * DAY, ClockGap.NONE)
     world.passes(DELETION_WAITS_MS - 1)
     assert world.time.deletion_waits(world.boot_ms) == "store time moved less than an hour ago"
     assert world.time.deletion_now_ms(DAY, world.boot_ms) == 0
@@ -136,7 +136,7 @@ def test_a_gap_that_closes_leaves_nothing_behind() -> None:
     world.jumps(4 * DAY)
     world.passes(MINUTE)
     assert world.jumps(-4 * DAY) is None
-    assert (world.now_ms, world.time.gap, world.records) == (T0 + MINUTE, Gap.NONE, [])
+    assert (world.now_ms, world.time.gap, world.records) == (T0 + MINUTE, ClockGap.NONE, [])
     assert world.time.deletion_waits(world.boot_ms) == ""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from escrowmq.broker.store_time import DELETION_WAITS_MS, Gap
+from escrowmq.broker.write.store_time import DELETION_WAITS_MS, ClockGap
 from escrowmq.transaction.records import (
     AGREES,
     BEHIND,
@@ -16,7 +16,7 @@ from tests.unit.broker.store_times import DAY, HOUR, MINUTE, T0, TEN_YEARS, Worl
 def test_store_time_goes_on_when_the_wall_clock_is_set_back() -> None:
     world = World(synchronized=True)
     world.jumps(-2 * HOUR)
-    assert (world.now_ms, world.time.gap) == (T0, Gap.BEHIND)
+    assert (world.now_ms, world.time.gap) == (T0, ClockGap.BEHIND)
     world.passes(MINUTE)
     assert world.looks() is None
     assert world.now_ms == T0 + MINUTE
@@ -28,7 +28,7 @@ def test_nothing_is_deleted_before_it_is_on_record_that_the_wall_clock_went_back
     world.wall_ms -= DAY
     move = world.time.look(world.reading)
     assert world.time.deletion_waits(world.boot_ms) == (
-        "the wall clock went back, and that is not on record yet"
+        "the wall clock went back, and the log does not record it yet"
     )
     world.does(move)
     assert world.time.deletion_waits(world.boot_ms) == ""
@@ -40,7 +40,7 @@ def test_what_was_there_before_the_wall_clock_went_back_lives_longer_by_the_gap(
     world.jumps(2 * HOUR)
     world.passes(2 * HOUR)
     world.jumps(-2 * HOUR)
-    assert world.time.gap is Gap.BEHIND
+    assert world.time.gap is ClockGap.BEHIND
     # The true age is two hours; by store time it is four.
     assert world.deletes_before(2 * HOUR) >= T0
     assert world.deletes_before(3 * HOUR) < T0
@@ -72,7 +72,7 @@ def test_a_restart_does_not_count_the_time_behind_again() -> None:
         world.passes(DAY)
         world.starts_again()
         assert world.looks() is None
-    assert world.time.gap is Gap.BEHIND
+    assert world.time.gap is ClockGap.BEHIND
     assert world.deletes_before(3 * DAY) >= stored_at_ms
 
 
@@ -88,7 +88,7 @@ def test_a_machine_that_is_off_every_day_still_deletes_what_is_old() -> None:
         world.wall_ms += HOUR
         world.starts_again()
         assert world.looks() is not None
-    assert world.time.gap is Gap.BEHIND
+    assert world.time.gap is ClockGap.BEHIND
     assert world.deletes_before(3 * DAY) >= stored_at_ms
 
 
@@ -110,13 +110,13 @@ def test_a_person_who_knows_that_it_is_behind_is_not_alerted_any_more() -> None:
     assert move is not None
     assert move.why == BEHIND
     world.does(move)
-    assert (world.time.gap, world.time.is_doubtful) == (Gap.BEHIND, False)
+    assert (world.time.gap, world.time.is_doubtful) == (ClockGap.BEHIND, False)
     world.starts_again()
     world.looks()
     assert not world.time.is_doubtful
     # A smaller gap raises no alert either; a larger one does.
     world.jumps(HOUR)
-    assert (world.time.gap, world.time.is_doubtful) == (Gap.BEHIND, False)
+    assert (world.time.gap, world.time.is_doubtful) == (ClockGap.BEHIND, False)
     world.jumps(-DAY)
     assert world.time.is_doubtful
 
@@ -127,7 +127,7 @@ def test_after_the_wall_clock_has_come_back_deletion_waits_an_hour() -> None:
     move = world.jumps(2 * HOUR)
     assert move is not None
     assert move.why == AGREES
-    assert world.time.gap is Gap.NONE
+    assert world.time.gap is ClockGap.NONE
     assert world.time.deletion_waits_ms(world.boot_ms) == DELETION_WAITS_MS
 
 
@@ -135,7 +135,7 @@ def test_that_holds_also_if_it_was_ahead_in_between() -> None:
     world = World()
     world.jumps(-2 * HOUR)
     world.jumps(4 * HOUR)
-    assert world.time.gap is Gap.AHEAD
+    assert world.time.gap is ClockGap.AHEAD
     move = world.jumps(-2 * HOUR)
     assert move is not None
     assert move.why == AGREES

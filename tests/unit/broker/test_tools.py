@@ -6,7 +6,8 @@ from pathlib import Path
 
 import msgspec
 
-from escrowmq.protocol.admin_headers import (
+from escrowmq.protocol.message.stored_message import decode_many
+from escrowmq.protocol.remoting.admin_headers import (
     ConsumeStatsHeader,
     CreateTopicHeader,
     DeleteGroupHeader,
@@ -17,13 +18,12 @@ from escrowmq.protocol.admin_headers import (
     TopicHeader,
     ViewMessageHeader,
 )
-from escrowmq.protocol.bodies import encode_body
-from escrowmq.protocol.cluster_bodies import GroupConfig
-from escrowmq.protocol.codes import RequestCode, ResponseCode
-from escrowmq.protocol.consumer_headers import (
+from escrowmq.protocol.remoting.bodies import encode_body
+from escrowmq.protocol.remoting.cluster_bodies import GroupConfig
+from escrowmq.protocol.remoting.codes import RequestCode, ResponseCode
+from escrowmq.protocol.remoting.consumer_headers import (
     ConsumerGroupHeader,
 )
-from escrowmq.protocol.stored_message import decode_many
 from tests.unit.broker.test_delivering import COMMITS, PULL, SUBSCRIBES, bodies, pulling, send, shop
 from tests.unit.broker.wire import (
     SEND,

@@ -8,19 +8,18 @@ from functools import partial
 import pytest
 
 from escrowmq.broker.config import TopicsConfig
-from escrowmq.broker.topics import (
-    DEFAULT_TOPIC,
-    READ,
+from escrowmq.broker.state.create_first import CreateFirst
+from escrowmq.broker.state.topics import (
     SCHEDULE_TOPIC,
     SYSTEM_TOPICS,
     Topics,
     dlq_topic,
     retry_topic,
 )
-from escrowmq.broker.wanting import Wanted
-from escrowmq.model.catalog import MessageType, Topic
+from escrowmq.model.catalog import READ, MessageType, Topic
 from escrowmq.model.errors import RequestRefused
-from escrowmq.protocol.message_views import PARKED_TOPIC
+from escrowmq.model.topic_names import DEFAULT_TOPIC
+from escrowmq.protocol.message.message_views import PARKED_TOPIC
 from escrowmq.testing import MemoryEngine
 from escrowmq.testing.calls import accepted
 from escrowmq.transaction.commands import MarkCatalog
@@ -46,7 +45,7 @@ class Made(Topics):
         """Return the answer after the command that it needs, as the broker does."""
         try:
             return ask()
-        except Wanted as wanted:
+        except CreateFirst as wanted:
             accepted(self.engine.submit(wanted.command))
             return ask()
 

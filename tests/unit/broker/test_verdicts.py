@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from escrowmq.broker import checking, writer
+from escrowmq.broker.checks import checking
 from escrowmq.broker.server import Server
+from escrowmq.broker.write import writer
 from escrowmq.model.verdict_outcome import VerdictOutcome
-from escrowmq.protocol.codes import ResponseCode
-from escrowmq.store.undecided import prepared_by_origin
+from escrowmq.protocol.remoting.codes import ResponseCode
+from escrowmq.store.table.undecided import prepared_by_origin
 from escrowmq.testing import ManualClock, Settler, message
 from escrowmq.testing.calls import Calls
 from escrowmq.testing.settler import Round
@@ -281,9 +282,9 @@ class BrokerPort(Calls):
     """A broker in this process, called from another thread."""
 
     def __init__(self, server: Server, clock: ManualClock) -> None:
+        super().__init__(clock, None)
         self._server = server
         self._loop = asyncio.get_running_loop()
-        self.clock = clock
 
     @property
     def core(self) -> Transactions:

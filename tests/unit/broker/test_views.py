@@ -8,13 +8,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from escrowmq.broker import views
-from escrowmq.protocol.admin_headers import TopicHeader, ViewMessageHeader
-from escrowmq.protocol.codes import RequestCode, ResponseCode
-from escrowmq.protocol.consumer_headers import QueueHeader
-from escrowmq.protocol.message_views import HALF_TOPIC, OP_TOPIC, PARKED_TOPIC
-from escrowmq.protocol.properties import parse_properties
-from escrowmq.protocol.stored_message import decode_many
+from escrowmq.broker.state import system_queues
+from escrowmq.protocol.message.message_views import HALF_TOPIC, OP_TOPIC, PARKED_TOPIC
+from escrowmq.protocol.message.properties import parse_properties
+from escrowmq.protocol.message.stored_message import decode_many
+from escrowmq.protocol.remoting.admin_headers import TopicHeader, ViewMessageHeader
+from escrowmq.protocol.remoting.codes import RequestCode, ResponseCode
+from escrowmq.protocol.remoting.consumer_headers import QueueHeader
 from escrowmq.transaction.commands import (
     AttemptClaim,
     CheckSent,
@@ -82,7 +82,7 @@ async def test_half_messages_stand_in_the_half_topic_whatever_became_of_them(
 async def test_what_is_no_half_message_is_passed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(views, "LOOKED_AT_MAX", 2)
+    monkeypatch.setattr(system_queues, "LOOKED_AT_MAX", 2)
     async with serving(tmp_path) as server:
         peer = await Peer.to(server.broker_address)
         await hold(peer, "a")

@@ -11,19 +11,20 @@ from typing import TYPE_CHECKING
 import pytest
 
 from escrowmq.broker.config import WriterConfig
-from escrowmq.broker.writer import UNFLUSHED_BATCH_MAX, Writer
+from escrowmq.broker.write.writer import UNFLUSHED_BATCH_MAX, Writer
 from escrowmq.model.errors import OutcomeUnknown, RequestRefused, Unavailable
+from escrowmq.model.resolution import Resolution
 from escrowmq.store.config import StoreConfig
-from escrowmq.store.recovery import open_store
-from escrowmq.store.retention import retain
+from escrowmq.store.recovery.recovery import open_store
+from escrowmq.store.retention.retention import retain
 from escrowmq.testing import Engine, FaultyDisk, ManualClock, message
 from escrowmq.testing.engine import STORE_HOST
-from escrowmq.testing.faulty_disk import Kind
+from escrowmq.testing.faulty_disk import DiskCall
 from escrowmq.testing.journal import Flush
 from escrowmq.testing.survivors import nothing_survives
-from escrowmq.transaction.commands import Append, Appended, End, Held, Prepare, Settled
+from escrowmq.transaction.commands import Append, Appended, End, EndReply, HoldReply, Prepare
 from escrowmq.transaction.policy import CheckPolicy
-from escrowmq.transaction.states import Resolution, State
+from escrowmq.transaction.states import State
 
 if TYPE_CHECKING:
     from escrowmq.store.store import Store
@@ -67,10 +68,10 @@ def commit(half_offset: int) -> End:
     return End(half_offset=half_offset, resolution=Resolution.COMMIT, by="p")
 
 
-async def held(writer: Writer, number: int) -> Held:
+async def held(writer: Writer, number: int) -> HoldReply:
     """Hold a transaction of one message."""
     reply = (await writer.submit(prepare(number))).reply
-    assert isinstance(reply, Held)
+    assert isinstance(reply, HoldReply)
     return reply
 
 
@@ -189,7 +190,7 @@ async def test_decisions_wait_too_when_the_inbox_is_full_of_them() -> None:
     await asyncio.sleep(0)
     disk.may_flush.set()
     replies = [d.reply for d in await asyncio.gather(*started, *more)]
-    assert all(isinstance(r, Settled) and r.state is State.COMMITTED for r in replies)
+    assert all(isinstance(r, EndReply) and r.state is State.COMMITTED for r in replies)
     await writer.close()
 
 
@@ -215,9 +216,11 @@ async def test_a_message_larger_than_all_that_may_wait_is_taken_when_nothing_wai
 
 
 @pytest.mark.parametrize("together", [1, 3])
-@pytest.mark.parametrize(("kind", "code"), [(Kind.FLUSH, errno.EIO), (Kind.WRITE, errno.ENOSPC)])
+@pytest.mark.parametrize(
+    ("kind", "code"), [(DiskCall.FLUSH, errno.EIO), (DiskCall.WRITE, errno.ENOSPC)]
+)
 async def test_after_a_failed_write_nobody_is_told_a_wrong_thing(
-    kind: Kind, code: int, together: int
+    kind: DiskCall, code: int, together: int
 ) -> None:
     disk = FaultyDisk()
     writer = Writer(opened(disk), ManualClock())
@@ -246,7 +249,7 @@ async def test_those_who_wait_for_room_learn_of_a_failure() -> None:
         await held(writer, number)
     disk.may_flush.clear()
     disk.is_flushing.clear()
-    disk.fail_after(Kind.FLUSH, 0, errno.EIO, under="commitlog")
+    disk.fail_after(DiskCall.FLUSH, 0, errno.EIO, under="commitlog")
     inside = [asyncio.ensure_future(writer.submit(commit(number))) for number in range(2)]
     await in_thread(disk.is_flushing)
     queued = [asyncio.ensure_future(writer.submit(commit(number))) for number in (2, 3)]
@@ -273,7 +276,7 @@ async def test_a_checkpoint_is_taken_aside_while_commands_go_on() -> None:
 async def test_a_failed_checkpoint_stops_the_store() -> None:
     disk = FaultyDisk()
     writer = Writer(opened(disk, checkpoint_bytes=4096), ManualClock())
-    disk.fail_after(Kind.FLUSH, 0, errno.EIO, under="consumequeue")
+    disk.fail_after(DiskCall.FLUSH, 0, errno.EIO, under="consumequeue")
     answered = 0
     while not writer.failed.done():
         with contextlib.suppress(Unavailable, OutcomeUnknown):

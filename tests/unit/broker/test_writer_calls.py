@@ -9,11 +9,11 @@ import weakref
 import pytest
 
 from escrowmq.broker.config import WriterConfig
-from escrowmq.broker.writer import Writer
+from escrowmq.broker.write.writer import Writer
 from escrowmq.model.errors import RequestRefused, Unavailable
 from escrowmq.store.store import Store
 from escrowmq.testing import FaultyDisk, ManualClock
-from escrowmq.transaction.commands import Decision, Held, Settled
+from escrowmq.transaction.commands import Decision, EndReply, HoldReply
 from tests.unit.broker.test_writer import commit, held, opened, prepare
 
 
@@ -32,7 +32,7 @@ async def test_who_cannot_wait_is_told_later_or_refused_when_there_is_no_room() 
     await writer.close()
     replies = [end.reply for end in told if isinstance(end, Decision)]
     # The writer takes decisions first.
-    assert [type(reply) for reply in replies] == [Settled, Held, Held]
+    assert [type(reply) for reply in replies] == [EndReply, HoldReply, HoldReply]
     with pytest.raises(Unavailable, match="writer_closed"):
         writer.put(prepare(4), told.append)
 

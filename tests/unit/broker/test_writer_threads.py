@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from escrowmq.broker.writer import Writer
+from escrowmq.broker.write.writer import Writer
 from escrowmq.store.store import Store
 from escrowmq.testing import FaultyDisk, ManualClock
 from tests.unit.broker.test_writer import held, opened

@@ -10,15 +10,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from escrowmq.broker.broker_clock import is_local
+from escrowmq.broker.native.status import status
 from escrowmq.broker.server import Server
-from escrowmq.broker.status import status
-from escrowmq.broker.store_time import Gap
+from escrowmq.broker.write.broker_clock import is_local
+from escrowmq.broker.write.store_time import ClockGap
 from escrowmq.model.errors import RequestRefused
-from escrowmq.protocol.ids import pack_host
-from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.own_hand_headers import ConfirmClockHeader
-from escrowmq.protocol.own_headers import PagedHeader
+from escrowmq.protocol.message.ids import pack_host
+from escrowmq.protocol.native.headers import PagedHeader
+from escrowmq.protocol.native.operator_headers import ConfirmClockHeader
+from escrowmq.protocol.native.requests import NativeCode
 from escrowmq.testing.clock import ManualClock
 from escrowmq.transaction.commands import Append, Prepare
 from tests.unit.broker.clocked import (
@@ -36,7 +36,7 @@ from tests.unit.broker.clocked import (
     shop,
     undecided_ones,
 )
-from tests.unit.broker.own_peer import ask, sent
+from tests.unit.broker.native_peer import ask, sent
 from tests.unit.broker.wire import (
     COMMIT,
     END,
@@ -190,10 +190,10 @@ async def test_two_client_hosts_vouch_for_a_clock_and_neither_one_nor_this_host(
         await born(server, "192.0.2.2", now_ms, reconsume_times=1)
         await born(server, "192.0.2.3", T0)
         await server._look_at_clock()
-        assert (time.gap, time.witnesses) == (Gap.AHEAD, 1)
+        assert (time.gap, time.witnesses) == (ClockGap.AHEAD, 1)
         await born(server, "2001:db8::1", now_ms + 59_999)
         await server._look_at_clock()
-        assert (time.gap, server.broker.clock.now_ms()) == (Gap.NONE, now_ms)
+        assert (time.gap, server.broker.clock.now_ms()) == (ClockGap.NONE, now_ms)
         assert server.broker.store.core.time_moved is not None
         assert server.broker.store.core.time_moved.why == "clients"
         # The broker no longer examines each batch for witnesses.
@@ -230,20 +230,20 @@ async def test_a_person_confirms_the_clock(tmp_path: Path) -> None:
         await send(peer, "later", TIMER_DELAY_MS=str(DAY * 1_000))
         header = ConfirmClockHeader(gap_ms=0, by="ann@ops")
         with pytest.raises(RequestRefused, match="clock_not_doubted"):
-            await ask(peer, OwnCode.CONFIRM_CLOCK, header)
+            await ask(peer, NativeCode.CONFIRM_CLOCK, header)
         await jump(server, clock, 4 * DAY)
-        told = (await ask(peer, OwnCode.STATUS)).header
+        told = (await ask(peer, NativeCode.STATUS)).header
         assert (told.clock_gap, told.clock_gap_ms) == ("ahead", 4 * DAY * 1_000)
         # A confirmation of another gap is not valid for this one.
         with pytest.raises(RequestRefused, match="clock_gap_changed"):
-            await ask(peer, OwnCode.CONFIRM_CLOCK, header)
+            await ask(peer, NativeCode.CONFIRM_CLOCK, header)
         header = ConfirmClockHeader(gap_ms=told.clock_gap_ms, by="ann@ops")
-        done = (await ask(peer, OwnCode.CONFIRM_CLOCK, header)).header
+        done = (await ask(peer, NativeCode.CONFIRM_CLOCK, header)).header
         assert (done.from_ms, done.to_ms) == (T0, clock.now_ms())
         assert done.deletion_waits_ms == HOUR * 1_000
         await passes(server, clock)
         assert seen(server) == ["later"]
-        told = (await ask(peer, OwnCode.STATUS)).header
+        told = (await ask(peer, NativeCode.STATUS)).header
         assert (told.clock_gap, told.is_clock_doubtful) == ("none", False)
         record = server.broker.store.core.time_moved
         assert record is not None
@@ -264,9 +264,9 @@ async def ahead(path: Path) -> AsyncIterator[tuple[Server, ManualClock, Peer]]:
 
 async def test_facts_and_deadlines_are_by_store_time(tmp_path: Path) -> None:
     async with ahead(tmp_path) as (server, clock, peer):
-        await ask(peer, OwnCode.HOLD_HALVES, holding("t"), [sent()])
+        await ask(peer, NativeCode.HOLD_HALVES, holding("t"), [sent()])
         await passes(server, clock, seconds=1)
-        listed = await ask(peer, OwnCode.LIST_TRANSACTIONS, undecided_ones())
+        listed = await ask(peer, NativeCode.LIST_TRANSACTIONS, undecided_ones())
         assert listed.header.now_ms == T0 + 1_000
         assert listed.rows[0].age_ms == 1_000
         assert listed.rows[0].stored_at_ms == T0
@@ -276,12 +276,12 @@ async def test_the_status_tells_ages_by_store_time_and_what_the_wall_clock_says(
     tmp_path: Path,
 ) -> None:
     async with ahead(tmp_path) as (server, clock, peer):
-        await ask(peer, OwnCode.HOLD_HALVES, holding("t"), [sent()])
+        await ask(peer, NativeCode.HOLD_HALVES, holding("t"), [sent()])
         await passes(server, clock, seconds=5)
         told = status(server.broker)
         assert (told.now_ms, told.wall_ms) == (T0 + 5_000, clock.now_ms())
         assert (told.uptime_ms, told.oldest_undecided_age_ms) == (5_000, 5_000)
-        groups = (await ask(peer, OwnCode.LIST_GROUPS, PagedHeader())).rows
+        groups = (await ask(peer, NativeCode.LIST_GROUPS, PagedHeader())).rows
         assert [row.heard_at_ms for row in groups] == [T0]
 
 
@@ -302,6 +302,6 @@ async def test_half_messages_wait_by_their_senders_clock_too(tmp_path: Path, cou
     async with ahead(tmp_path) as (server, _, peer):
         at_ms = T0 + 60_000
         rows = [sent(UNIQ_KEY=f"k{number}", TIMER_DELIVER_MS=str(at_ms)) for number in range(count)]
-        await ask(peer, OwnCode.HOLD_HALVES, holding("t"), rows)
+        await ask(peer, NativeCode.HOLD_HALVES, holding("t"), rows)
         assert set(server.broker.store.core.delays.values()) == {60_000}
         assert len(server.broker.store.core.delays) == count

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from escrowmq.broker.status import status
-from escrowmq.broker.store_time import Gap
+from escrowmq.broker.native.status import status
+from escrowmq.broker.write.store_time import ClockGap
 from escrowmq.model.clock import read
-from escrowmq.protocol.bodies import LockRequest, Queue, encode_body
-from escrowmq.protocol.codes import RequestCode
-from escrowmq.protocol.own import OwnCode
-from escrowmq.store.disk import OsDisk
-from escrowmq.store.inspect import check
-from escrowmq.store.retirement import Waits
+from escrowmq.protocol.native.requests import NativeCode
+from escrowmq.protocol.remoting.bodies import LockRequest, QueueName, encode_body
+from escrowmq.protocol.remoting.codes import RequestCode
+from escrowmq.store.disk.disk import OsDisk
+from escrowmq.store.repair.inspect import check
+from escrowmq.store.retention.retirement import Waits
 from escrowmq.testing.clock import ManualClock
 from escrowmq.transaction.records import KERNEL
 from tests.unit.broker.clocked import (
@@ -33,7 +33,7 @@ from tests.unit.broker.clocked import (
     shop,
     undecided_ones,
 )
-from tests.unit.broker.own_peer import ask, sent
+from tests.unit.broker.native_peer import ask, sent
 from tests.unit.broker.wire import (
     T0,
     serving,
@@ -90,7 +90,7 @@ async def test_a_run_of_retention_stops_when_the_clock_turns_out_to_be_wrong(
         peer = await shop(server)
         for number in range(3):
             # Segments that hold undecided transactions are deleted one by one.
-            await ask(peer, OwnCode.HOLD_HALVES, holding(f"t{number}"), [sent()])
+            await ask(peer, NativeCode.HOLD_HALVES, holding(f"t{number}"), [sent()])
             await fill(server, peer)
         count = kept(server)
         await jump(server, clock, 4 * DAY)
@@ -158,14 +158,14 @@ async def test_after_a_stop_of_four_days_delays_and_checks_follow_at_once_and_de
         peer = await shop(server)
         count = await fill(server, peer)
         await send(peer, "later", TIMER_DELAY_MS=str(DAY * 1_000))
-        await ask(peer, OwnCode.HOLD_HALVES, holding("t"), [sent()])
+        await ask(peer, NativeCode.HOLD_HALVES, holding("t"), [sent()])
     clock.power_off(seconds=4 * DAY)
     async with serving(tmp_path, clock, store=SMALL) as server:
         assert server.broker.clock.now_ms() == clock.now_ms()
         told = status(server.broker)
         assert (told.started_at_ms, told.uptime_ms) == (clock.now_ms(), 0)
         peer = await shop(server)
-        (undecided,) = (await ask(peer, OwnCode.LIST_TRANSACTIONS, undecided_ones())).rows
+        (undecided,) = (await ask(peer, NativeCode.LIST_TRANSACTIONS, undecided_ones())).rows
         assert undecided.age_ms >= 4 * DAY * 1_000
         assert undecided.wait_ms < 0
         await passes(server, clock)
@@ -190,13 +190,13 @@ async def test_a_clock_four_days_ahead_at_start_that_nobody_vouches_for_changes_
         await send(peer, "later", TIMER_DELAY_MS=str(30 * MINUTE * 1_000))
     clock.power_off(seconds=4 * DAY)
     async with serving(tmp_path, clock, store=SMALL) as server:
-        assert server.broker.clock.time.gap is Gap.AHEAD
+        assert server.broker.clock.time.gap is ClockGap.AHEAD
         await passes(server, clock, seconds=29 * MINUTE)
         await server._retain()
         assert kept(server) == count
         told = status(server.broker)
         assert (told.clock_gap, told.is_clock_doubtful) == ("ahead", True)
-        assert told.deletion_waits == "the wall clock is ahead and nobody vouches for it"
+        assert told.deletion_waits == "the wall clock is ahead, and no second source confirms it"
         await passes(server, clock, seconds=MINUTE)
         assert seen(server)[count:] == ["later"]
 
@@ -212,7 +212,7 @@ async def test_a_start_that_makes_meta_db_anew_does_not_write_at_a_wrong_time(
     clock.power_off(seconds=4 * DAY)
     async with serving(tmp_path, clock) as server:
         assert server.broker.store.last_at_ms < T0 + 1_000
-        assert server.broker.clock.time.gap is Gap.AHEAD
+        assert server.broker.clock.time.gap is ClockGap.AHEAD
 
 
 async def test_the_boot_clock_tells_how_long_a_broker_was_away_whatever_the_wall_clock_says(
@@ -228,7 +228,7 @@ async def test_the_boot_clock_tells_how_long_a_broker_was_away_whatever_the_wall
         assert server.broker.clock.now_ms() == T0 + DAY * 1_000
         await passes(server, clock)
         assert seen(server) == ["later"]
-        assert server.broker.clock.time.gap is Gap.AHEAD
+        assert server.broker.clock.time.gap is ClockGap.AHEAD
 
 
 async def test_a_restart_within_the_hour_does_not_shorten_it(tmp_path: Path) -> None:
@@ -258,7 +258,7 @@ async def test_a_broker_that_was_suspended_for_an_hour_keeps_its_sessions_and_ha
         wanted = LockRequest(
             consumer_group="shop",
             client_id="c1",
-            queues=(Queue(topic="orders", broker_name="broker-a", queue_id=1),),
+            queues=(QueueName(topic="orders", broker_name="broker-a", queue_id=1),),
         )
         await peer.ask(RequestCode.LOCK_BATCH_MQ, body=encode_body(wanted))
         await send(peer, "later", TIMER_DELAY_MS=str(HOUR * 1_000))
@@ -268,7 +268,7 @@ async def test_a_broker_that_was_suspended_for_an_hour_keeps_its_sessions_and_ha
         told = status(server.broker)
         assert (told.clock_gap, told.clock_gap_ms, told.deletion_waits) == ("none", 0, "")
         await server._sweep()
-        assert server.broker.offsets.has_locks("shop")
+        assert server.broker.locks.has_any("shop")
         assert server.broker.clients.consumer_groups() == ["shop"]
 
 

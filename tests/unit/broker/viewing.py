@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from escrowmq.broker.server import Server
-from escrowmq.protocol.codes import RequestCode, ResponseCode
-from escrowmq.protocol.consumer_headers import PullHeader, QueueHeader, SearchOffsetHeader
-from escrowmq.protocol.remoting import Frame
-from escrowmq.protocol.stored_message import StoredMessage, decode_many
+from escrowmq.model.resolution import Resolution
+from escrowmq.protocol.message.stored_message import StoredMessage, decode_many
+from escrowmq.protocol.remoting.codes import RequestCode, ResponseCode
+from escrowmq.protocol.remoting.consumer_headers import PullHeader, QueueHeader, SearchOffsetHeader
+from escrowmq.protocol.remoting.frames import RemotingFrame
 from escrowmq.transaction.commands import Append, Command, End, Prepare
-from escrowmq.transaction.states import Resolution
 from tests.unit.broker.test_delivering import PULL, SUBSCRIBES
 from tests.unit.broker.wire import (
     SEND,
@@ -73,7 +73,7 @@ async def asked(peer: Peer, code: int, header: QueueHeader | SearchOffsetHeader)
     return int(facts(answer)["offset"])
 
 
-async def hold(peer: Peer, *keys: str) -> list[Frame]:
+async def hold(peer: Peer, *keys: str) -> list[RemotingFrame]:
     return [await peer.ask(SEND, half(key, TAGS=f"tag-{key}"), key.encode()) for key in keys]
 
 

@@ -14,20 +14,20 @@ from typing import Any
 
 import msgspec
 
-from escrowmq.broker.alert_config import AlertsConfig
-from escrowmq.broker.backup_schedule import BackupConfig
 from escrowmq.broker.config import BrokerConfig, TopicsConfig, WriterConfig
+from escrowmq.broker.periodic.backup_schedule import BackupConfig
 from escrowmq.broker.server import Server
+from escrowmq.broker.watch.alert_config import AlertsConfig
 from escrowmq.model.catalog import Topic
 from escrowmq.model.limits_config import LimitsConfig
-from escrowmq.protocol.codes import RequestCode
-from escrowmq.protocol.headers import Header, read_fields
-from escrowmq.protocol.ids import format_address
-from escrowmq.protocol.remoting import Frame, FrameSplitter, encode_request
-from escrowmq.protocol.send_headers import EndTransactionHeader, SendHeader
-from escrowmq.protocol.stored_message import StoredMessage, decode
+from escrowmq.protocol.message.ids import format_address
+from escrowmq.protocol.message.stored_message import StoredMessage, decode
+from escrowmq.protocol.remoting.codes import RequestCode
+from escrowmq.protocol.remoting.frames import FrameSplitter, RemotingFrame, encode_request
+from escrowmq.protocol.remoting.headers import Header, read_fields
+from escrowmq.protocol.remoting.send_headers import EndTransactionHeader, SendHeader
 from escrowmq.store.config import StoreConfig
-from escrowmq.store.reader import Status
+from escrowmq.store.reading.reader import ReadStatus
 from escrowmq.testing.calls import accepted
 from escrowmq.testing.clock import ManualClock
 from escrowmq.transaction.policy import CheckPolicy
@@ -36,7 +36,7 @@ DEADLINE_S = 20
 T0 = 1_700_000_000_000
 #: Small, because each broker allocates an eighth of it as its reserve file.
 FREE_BYTES_MIN = 1024 * 1024
-BACKUP_COMMAND = (sys.executable, "-m", "escrowmq.cli.backup_job")
+BACKUP_COMMAND = (sys.executable, "-m", "escrowmq.cli.data.backup_job")
 LOOPBACK = BrokerConfig(port=0, name_port=0)
 
 
@@ -61,7 +61,7 @@ class Peer:
         self._splitter = FrameSplitter()
         self._opaque = count(1)
         #: Received frames that no call has taken yet.
-        self.kept: list[Frame] = []
+        self.kept: list[RemotingFrame] = []
 
     @classmethod
     async def to(cls, address: str) -> Peer:
@@ -73,7 +73,7 @@ class Peer:
 
     async def ask(
         self, code: int, header: Header | None = None, body: bytes = b"", *, is_binary: bool = False
-    ) -> Frame:
+    ) -> RemotingFrame:
         """Send a request and return its answer; keep the frames that arrive before it."""
         opaque = next(self._opaque)
         self.write(encode_request(code, opaque, header=header, body=body, is_binary=is_binary))
@@ -92,7 +92,7 @@ class Peer:
         """Send bytes."""
         self._writer.write(data)
 
-    async def until(self, is_wanted: Callable[[Frame], bool]) -> Frame:
+    async def until(self, is_wanted: Callable[[RemotingFrame], bool]) -> RemotingFrame:
         """Return the first frame that is wanted."""
         while True:
             for at, frame in enumerate(self.kept):
@@ -202,7 +202,7 @@ def half(key: str, **properties: str) -> SendHeader:
     )
 
 
-def ending(answer: Frame, bits: int, **fields: Any) -> EndTransactionHeader:  # noqa: ANN401
+def ending(answer: RemotingFrame, bits: int, **fields: Any) -> EndTransactionHeader:  # noqa: ANN401
     """Return the request that ends a half message with this answer."""
     sent = facts(answer)
     values: dict[str, Any] = {
@@ -217,7 +217,7 @@ def ending(answer: Frame, bits: int, **fields: Any) -> EndTransactionHeader:  # 
     return EndTransactionHeader(**values)
 
 
-def facts(answer: Frame) -> dict[str, str]:
+def facts(answer: RemotingFrame) -> dict[str, str]:
     """Return the fields of an answer."""
     return read_fields(answer.ext)
 
@@ -225,7 +225,7 @@ def facts(answer: Frame) -> dict[str, str]:
 def visible(server: Server, topic: str = "orders", queue_id: int = 1) -> list[StoredMessage]:
     """Return the messages that consumers of a queue can see."""
     pulled = server.broker.reader.pull(topic, queue_id, 0, count_max=1_000, bytes_max=2**24)
-    return [decode(one) for one in pulled.messages] if pulled.status is Status.FOUND else []
+    return [decode(one) for one in pulled.messages] if pulled.status is ReadStatus.FOUND else []
 
 
 SEND = RequestCode.SEND_MESSAGE_V2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from escrowmq.protocol.own_headers import OwnAnswer, StatusAnswer
+from escrowmq.protocol.native.headers import NativeAnswer, StatusAnswer
 
 TEXTS = {
     "broker",
@@ -38,6 +38,6 @@ POLICY: dict[str, Any] = {
 
 def answered(**known: object) -> StatusAnswer:
     """Answer to STATUS with every field 0 or empty, except for the given ones."""
-    own = set(StatusAnswer.__struct_fields__) - set(OwnAnswer.__struct_fields__) - TEXTS
+    own = set(StatusAnswer.__struct_fields__) - set(NativeAnswer.__struct_fields__) - TEXTS
     fields: dict[str, Any] = dict.fromkeys(own, 0) | dict.fromkeys(TEXTS, "") | POLICY
     return StatusAnswer(**{**fields, "now_ms": 1_000_000, **known})

@@ -12,15 +12,15 @@ from typing import Self
 import pytest
 
 from escrowmq.cli.main import main
-from escrowmq.client.ledger_table import SqlLedger
-from escrowmq.client.own_calls import OwnCalls
+from escrowmq.client.ledger.table import SqlLedger
+from escrowmq.client.network.native_calls import NativeCalls
 from escrowmq.pipeline.lake.delta import Lake
 from escrowmq.pipeline.lake.tables import MESSAGES
-from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.own_headers import HoldManyHeader
-from escrowmq.protocol.own_rows import SentInRow, SentRow
+from escrowmq.protocol.native.headers import HoldManyHeader
+from escrowmq.protocol.native.requests import NativeCode
+from escrowmq.protocol.native.rows import SentInRow, SentRow
 from escrowmq.testing import InProcessBroker
-from tests.unit.cli.test_dlq import GROUP, TOPIC, give_up
+from tests.unit.client.dead_letters import GROUP, TOPIC, give_up
 from tests.unit.pipeline.lake_rows import MIDNIGHT_MS, message, rows_of
 
 ASKED = "--broker {broker} "
@@ -114,7 +114,7 @@ class World:
         with (
             doubted_broker() as doubted,
             InProcessBroker(data=folder / "data") as broker,
-            OwnCalls(broker.address) as calls,
+            NativeCalls(broker.address) as calls,
         ):
             binary_id, message_id = sent(calls)
             hold(calls, "kept-1", "kept-2", "end-1", "end-2", "end-3", "end-4")
@@ -165,7 +165,7 @@ def damage(data: Path) -> None:
     segment.write_bytes(content)
 
 
-def sent(calls: OwnCalls) -> tuple[str, str]:
+def sent(calls: NativeCalls) -> tuple[str, str]:
     """Send a message with a binary body and one with a text body, and return their unique keys."""
     rows = [
         SentRow(
@@ -179,11 +179,11 @@ def sent(calls: OwnCalls) -> tuple[str, str]:
         )
         for key, body in (("BINARY", BINARY), ("PLAIN", b"plain"))
     ]
-    calls.call(OwnCode.SEND_MANY, rows=rows)
+    calls.call(NativeCode.SEND_MANY, rows=rows)
     return "BINARY", "PLAIN"
 
 
-def hold(calls: OwnCalls, *transaction_ids: str) -> None:
+def hold(calls: NativeCalls, *transaction_ids: str) -> None:
     rows = [
         SentInRow(
             transaction_id=one,
@@ -197,4 +197,4 @@ def hold(calls: OwnCalls, *transaction_ids: str) -> None:
         )
         for one in transaction_ids
     ]
-    calls.call(OwnCode.HOLD_MANY, HoldManyHeader(producer_group="pay"), rows)
+    calls.call(NativeCode.HOLD_MANY, HoldManyHeader(producer_group="pay"), rows)

@@ -11,19 +11,18 @@ from typing import Any
 import msgspec
 import pytest
 
+from escrowmq.cli.admin.group_commands import place_of
+from escrowmq.cli.admin.status import ReportedLag, facts
 from escrowmq.cli.asking import duration
-from escrowmq.cli.group_commands import place_of
-from escrowmq.cli.lag import Lag
 from escrowmq.cli.main import main
-from escrowmq.cli.status import facts
-from escrowmq.client.own_calls import OwnCalls
-from escrowmq.client.producer import Producer
+from escrowmq.client.network.native_calls import NativeCalls
+from escrowmq.client.producer.producer import Producer
 from escrowmq.model.errors import RequestRefused
-from escrowmq.protocol.codes import RequestCode
-from escrowmq.protocol.headers import Header
-from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.own_headers import HoldManyHeader
-from escrowmq.protocol.own_rows import SentInRow
+from escrowmq.protocol.native.headers import HoldManyHeader
+from escrowmq.protocol.native.requests import NativeCode
+from escrowmq.protocol.native.rows import SentInRow
+from escrowmq.protocol.remoting.codes import RequestCode
+from escrowmq.protocol.remoting.headers import Header
 from escrowmq.testing import InProcessBroker
 from tests.unit.cli.answers import answered
 
@@ -59,8 +58,8 @@ def hold(broker: InProcessBroker, transaction_id: str) -> None:
         sys_flag=0,
         born_at_ms=0,
     )
-    with OwnCalls(broker.address) as calls:
-        calls.call(OwnCode.HOLD_MANY, HoldManyHeader(producer_group="pay"), [row])
+    with NativeCalls(broker.address) as calls:
+        calls.call(NativeCode.HOLD_MANY, HoldManyHeader(producer_group="pay"), [row])
 
 
 def test_status_says_that_nothing_settles(run: Run) -> None:
@@ -71,15 +70,15 @@ def test_status_says_that_nothing_settles(run: Run) -> None:
 def test_status_says_that_no_alert_is_watched(run: Run) -> None:
     assert "not watched" in run("status")
     assert json.loads(run("status", "-o", "json"))["alerts"] == "off"
-    assert facts(answered(alerts="on"), Lag())["alerts"] == "none"
-    assert facts(answered(alerts=""), Lag())["alerts"] == "none"
+    assert facts(answered(alerts="on"), ReportedLag())["alerts"] == "none"
+    assert facts(answered(alerts=""), ReportedLag())["alerts"] == "none"
 
 
 def test_status_says_when_the_pipeline_was_last_heard() -> None:
     told = answered(now_ms=100_000)
-    assert facts(told, Lag())["pipeline"] == "attached, nothing to settle so far"
+    assert facts(told, ReportedLag())["pipeline"] == "attached, nothing to settle so far"
     settled = msgspec.structs.replace(told, last_verdict_at_ms=95_000)
-    assert facts(settled, Lag())["pipeline"] == "attached, its last verdict came 5 s ago"
+    assert facts(settled, ReportedLag())["pipeline"] == "attached, its last verdict came 5 s ago"
 
 
 @pytest.mark.parametrize(
@@ -98,7 +97,7 @@ def test_status_says_when_the_pipeline_was_last_heard() -> None:
     ],
 )
 def test_status_tells_disk_and_flushes(known: dict[str, Any], name: str, text: str) -> None:
-    assert facts(answered(**known), Lag())[name] == text
+    assert facts(answered(**known), ReportedLag())[name] == text
 
 
 def test_status_tells_who_lags_most(run: Run) -> None:
@@ -183,7 +182,7 @@ def test_no_message_controls_the_terminal(broker: InProcessBroker, run: Run, com
 def test_no_name_of_a_client_controls_the_terminal(broker: InProcessBroker, run: Run) -> None:
     hold(broker, EVIL)
     half = json.loads(run("txn", "list", "-o", "json"))[0]["half"]
-    with OwnCalls(broker.address) as calls:
+    with NativeCalls(broker.address) as calls:
         member = {"clientID": EVIL, "producerDataSet": [{"groupName": "evil"}]}
         calls.ask(RequestCode.HEART_BEAT, Header(), msgspec.json.encode(member))
         shown = run("group", "show", "evil")
@@ -217,7 +216,7 @@ def test_an_undecided_transaction_is_listed_explained_and_settled(
     assert run("txn", "list", "--group", "others").strip() == "nothing is undecided"
     told = run("txn", "explain", "tx-1")
     assert "is prepared" in told
-    assert "the pipeline is away" in told
+    assert "The pipeline is away" in told
     assert "would rollback tx-1" in run("txn", "rollback", "tx-1", "--reason", "no", "--dry-run")
     assert "committed by" in run("txn", "commit", "tx-1", "--reason", "the order is there")
     assert "already_committed" in run("txn", "rollback", "tx-1", "--reason", "no", code=2)

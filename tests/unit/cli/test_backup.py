@@ -13,17 +13,17 @@ from typing import Any
 import pytest
 
 from escrowmq.cli.main import main
-from escrowmq.client.own_calls import OwnCalls
-from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.own_headers import (
+from escrowmq.client.network.native_calls import NativeCalls
+from escrowmq.protocol.native.headers import (
     ByHeader,
     HoldManyHeader,
     ListQueuesHeader,
     ReadMessagesHeader,
 )
-from escrowmq.protocol.own_rows import DecisionRow, SentInRow
-from escrowmq.store import inspect
-from escrowmq.store.disk import OsDisk
+from escrowmq.protocol.native.requests import NativeCode
+from escrowmq.protocol.native.rows import DecisionRow, SentInRow
+from escrowmq.store.disk.disk import OsDisk
+from escrowmq.store.repair import inspect
 from escrowmq.testing import InProcessBroker
 from tests.unit.cli.test_serve import serving
 
@@ -83,17 +83,17 @@ class Load:
             return dict(self.ended)
 
     def _run(self, seed: int) -> None:
-        with OwnCalls(self._address) as calls:
+        with NativeCalls(self._address) as calls:
             number = 0
             while not self._stop.is_set():
                 number += 1
                 self.portion(calls, f"{seed}-{number}")
 
-    def portion(self, calls: OwnCalls, name: str) -> None:
+    def portion(self, calls: NativeCalls, name: str) -> None:
         sizes = {f"{name}-{at}": self._random.randint(1, 4) for at in range(8)}
         self.sizes |= sizes
         rows = [_row(one, at) for one, size in sizes.items() for at in range(size)]
-        held = calls.call(OwnCode.HOLD_MANY, HoldManyHeader(producer_group="shop"), rows).rows
+        held = calls.call(NativeCode.HOLD_MANY, HoldManyHeader(producer_group="shop"), rows).rows
         # One transaction in eight stays undecided.
         words = [self._random.choice(("commit", "rollback")) for _ in held[1:]]
         decisions = [
@@ -102,7 +102,7 @@ class Load:
             )
             for one, word in zip(held[1:], words, strict=True)
         ]
-        ends = calls.call(OwnCode.DECIDE_MANY, ByHeader(by="test"), decisions).rows
+        ends = calls.call(NativeCode.DECIDE_MANY, ByHeader(by="test"), decisions).rows
         with self._grown:
             for one, end in zip(held[1:], ends, strict=True):
                 self.ended[one.transaction_id] = end.decided
@@ -125,11 +125,11 @@ def _row(transaction_id: str, at: int) -> SentInRow:
 def visible(broker: InProcessBroker) -> dict[str, int]:
     """Count the messages of each transaction that consumers can see."""
     counts: dict[str, int] = {}
-    with OwnCalls(broker.broker_address) as calls:
+    with NativeCalls(broker.broker_address) as calls:
         for topic in TOPICS:
-            for queue in list(calls.rows(OwnCode.LIST_QUEUES, ListQueuesHeader(topic=topic))):
+            for queue in list(calls.rows(NativeCode.LIST_QUEUES, ListQueuesHeader(topic=topic))):
                 asked = ReadMessagesHeader(topic=topic, queue_id=queue.queue_id)
-                for row in calls.rows(OwnCode.READ_MESSAGES, asked):
+                for row in calls.rows(NativeCode.READ_MESSAGES, asked):
                     name = row.body.decode()
                     counts[name] = counts.get(name, 0) + 1
     return counts
@@ -175,7 +175,7 @@ def test_backups_under_load_restore_to_a_consistent_state(tmp_path: Path, run: R
 
 def test_a_backup_of_a_stopped_broker_needs_its_directory_alone(tmp_path: Path, run: Run) -> None:
     with InProcessBroker(data=tmp_path / "data") as broker:
-        with OwnCalls(broker.broker_address) as calls:
+        with NativeCalls(broker.broker_address) as calls:
             Load(broker.broker_address, 1).portion(calls, "a")
             expected = visible(broker)
         refused = run("backup", tmp_path / "b", "--data-dir", tmp_path / "data", code=5)
@@ -268,7 +268,7 @@ def test_what_a_killed_restore_left_is_named(tmp_path: Path, backed_up: Path, ru
 
 
 def test_a_damaged_store_makes_no_backup(tmp_path: Path, run: Run) -> None:
-    with InProcessBroker(data=tmp_path / "data") as broker, OwnCalls(broker.address) as calls:
+    with InProcessBroker(data=tmp_path / "data") as broker, NativeCalls(broker.address) as calls:
         for name in "abc":
             Load(broker.address, 1).portion(calls, name)
     (segment, *_) = sorted((tmp_path / "data/store/commitlog").iterdir())

@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterator
 import pytest
 from typer.testing import CliRunner
 
-from escrowmq.cli import doctor_broker
-from escrowmq.cli.clock_text import gap_of
-from escrowmq.cli.findings import Level
-from escrowmq.cli.lag import Lag
+from escrowmq.cli.admin.status import ReportedLag, gap_of
+from escrowmq.cli.doctor import broker as doctor_broker
+from escrowmq.cli.doctor.findings import Severity
 from escrowmq.cli.main import app_for, main
 from escrowmq.testing import InProcessBroker
 from tests.unit.cli.answers import answered
@@ -46,7 +45,7 @@ def jump(broker: InProcessBroker, days: int) -> None:
 
 
 def test_a_clock_that_nobody_doubts_is_shown(broker: InProcessBroker, run: Run) -> None:
-    assert "none to speak of: 0 ms" in run("clock", "show")
+    assert "small: 0 ms" in run("clock", "show")
     told = json.loads(run("clock", "show", "-o", "json"))
     assert told["clock_gap"] == "none"
     assert told["now_ms"] == told["wall_ms"] == broker.clock.now_ms()
@@ -56,13 +55,13 @@ def test_a_clock_that_nobody_doubts_is_shown(broker: InProcessBroker, run: Run) 
 def test_a_clock_that_is_ahead_is_shown_and_confirmed(broker: InProcessBroker, run: Run) -> None:
     jump(broker, 4)
     shown = run("clock", "show")
-    assert "wall time is 4 d AHEAD and nobody vouches for it" in shown
+    assert "wall time is 4 d AHEAD and not confirmed" in shown
     assert "waits: the wall clock is ahead" in shown
     assert "4 d AHEAD" in run("status")
     assert "would confirm" in run("clock", "confirm", "--dry-run")
     assert json.loads(run("clock", "show", "-o", "json"))["is_clock_doubtful"]
     done = run("clock", "confirm", "--yes")
-    assert "nothing is deleted for its age for 1 h" in done
+    assert "nothing is deleted by age for 1 h" in done
     told = json.loads(run("clock", "show", "-o", "json"))
     assert (told["clock_gap"], told["now_ms"]) == ("none", broker.clock.now_ms())
     assert "moved less than an hour ago, for 1 h more" in run("clock", "show")
@@ -87,21 +86,21 @@ def test_a_person_is_asked_whether_it_is_really_that_late(broker: InProcessBroke
 
 
 def test_a_broker_of_an_older_release_says_nothing_about_its_clock() -> None:
-    assert gap_of(answered(clock_gap="")) == "unknown: the broker is of an older release"
+    assert gap_of(answered(clock_gap="")) == "unknown: the broker runs an older release"
 
 
 @pytest.mark.parametrize(
     ("told", "level"),
     [
-        ({"clock_gap": "none"}, Level.OK),
-        ({"clock_gap": "ahead", "is_clock_doubtful": True}, Level.PROBLEM),
-        ({"clock_gap": "behind", "is_clock_doubtful": True}, Level.PROBLEM),
+        ({"clock_gap": "none"}, Severity.OK),
+        ({"clock_gap": "ahead", "is_clock_doubtful": True}, Severity.PROBLEM),
+        ({"clock_gap": "behind", "is_clock_doubtful": True}, Severity.PROBLEM),
         # An operator has confirmed the gap.
-        ({"clock_gap": "behind"}, Level.OK),
-        ({"clock_gap": "none", "deletion_waits": "it moved"}, Level.INFORMATION),
+        ({"clock_gap": "behind"}, Severity.OK),
+        ({"clock_gap": "none", "deletion_waits": "it moved"}, Severity.INFORMATION),
     ],
 )
-def test_the_doctor_looks_at_store_time(told: dict[str, object], level: Level) -> None:
-    nobody = Lag(messages=0, group="", topic="")
+def test_the_doctor_looks_at_store_time(told: dict[str, object], level: Severity) -> None:
+    nobody = ReportedLag(messages=0, group="", topic="")
     found = doctor_broker.of_answer(answered(**told), nobody, took_ms=1, apart_ms=0)
     assert {one.check: one.level for one in found}["store time"] is level

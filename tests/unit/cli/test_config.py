@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from escrowmq.broker.alert_config import AlertsConfig
+from escrowmq.broker.watch.alert_config import AlertsConfig
 from escrowmq.cli.config import SECTIONS, Config, load
 from escrowmq.cli.config_commands import as_table, shapes_of
-from escrowmq.cli.tool_shapes import SettingShape
+from escrowmq.cli.shapes.tool_shapes import SettingShape
 from escrowmq.model.errors import RequestRefused
 from escrowmq.store.config import StoreConfig
 from escrowmq.transaction.policy import CheckPolicy

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from escrowmq.cli.data_directory import refuse_foreign_directory
+from escrowmq.cli.data.data_directory import refuse_foreign_directory
 from escrowmq.cli.main import main
 from escrowmq.model.errors import StoreUnusable
 from escrowmq.testing import InProcessBroker

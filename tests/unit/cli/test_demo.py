@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from escrowmq.cli import demo
 from escrowmq.cli.main import main
+from escrowmq.cli.run import demo
 from tests.unit.cli.schema_check import checked
 from tests.unit.demo.examples import figures
 
@@ -41,7 +41,9 @@ def test_without_spark_it_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyspark", None)
-    assert 'spark_missing: the pipeline needs it: pip install "escrowmq[spark]"' in refused(capsys)
+    assert 'spark_missing: the pipeline needs Spark: pip install "escrowmq[spark]"' in refused(
+        capsys
+    )
 
 
 @pytest.mark.parametrize(

@@ -7,24 +7,15 @@ import queue
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import msgspec
 import pytest
 
 from escrowmq import Consumer, Received
-from escrowmq.cli import redriving
 from escrowmq.cli.main import main
-from escrowmq.client.own_calls import OwnCalls
-from escrowmq.protocol.codes import RequestCode
-from escrowmq.protocol.consumer_headers import SendBackHeader
-from escrowmq.protocol.headers import Header
-from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.own_headers import HoldManyHeader, ListQueuesHeader, ReadMessagesHeader
-from escrowmq.store.config import StoreConfig
+from escrowmq.client.network.native_calls import NativeCalls
 from escrowmq.testing import InProcessBroker
+from tests.unit.client.dead_letters import GROUP, TOPIC, bodies, give_up
 
 Run = Callable[..., Any]
-GROUP, TOPIC = "points", "paid"
-TO_TOPIC = redriving.Target.TOPIC
 
 
 @pytest.fixture
@@ -34,8 +25,8 @@ def broker() -> Iterator[InProcessBroker]:
 
 
 @pytest.fixture
-def calls(broker: InProcessBroker) -> Iterator[OwnCalls]:
-    with OwnCalls(broker.broker_address) as calls:
+def calls(broker: InProcessBroker) -> Iterator[NativeCalls]:
+    with NativeCalls(broker.broker_address) as calls:
         yield calls
 
 
@@ -51,34 +42,9 @@ def run(broker: InProcessBroker, capsys: pytest.CaptureFixture[str]) -> Run:
     return run
 
 
-def give_up(broker: InProcessBroker, calls: OwnCalls, *bodies: str) -> None:
-    """Send messages and let a consumer group reject each one without a retry."""
-    for body in bodies:
-        with pytest.raises(SystemExit):
-            main(
-                [
-                    *f"message send {body} --topic {TOPIC} --keys k-{body}".split(),
-                    "--broker",
-                    broker.address,
-                ]
-            )
-    group = msgspec.json.encode({"groupName": GROUP})
-    calls.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, Header(), group)
-    (read,) = calls.rows(OwnCode.LIST_QUEUES, ListQueuesHeader(topic=TOPIC))
-    asked = ReadMessagesHeader(topic=TOPIC, queue_id=0, start=read.end - len(bodies))
-    for row in calls.rows(OwnCode.READ_MESSAGES, asked):
-        header = SendBackHeader(log_offset=row.log_offset, consumer_group=GROUP, delay_level=-1)
-        calls.ask(RequestCode.CONSUMER_SEND_MSG_BACK, header)
-
-
-def bodies(broker: InProcessBroker, topic: str) -> list[bytes]:
-    return [message.body for message in broker.messages(topic)]
-
-
 @pytest.fixture
-def letters(broker: InProcessBroker, calls: OwnCalls, capsys: pytest.CaptureFixture[str]) -> None:
+def letters(broker: InProcessBroker, calls: NativeCalls) -> None:
     give_up(broker, calls, "a", "b", "c")
-    capsys.readouterr()
 
 
 @pytest.mark.usefixtures("letters")
@@ -92,7 +58,7 @@ def test_dead_letters_are_listed_and_shown(run: Run) -> None:
 
 
 def test_no_dead_letter_controls_the_terminal(
-    broker: InProcessBroker, calls: OwnCalls, run: Run, capsys: pytest.CaptureFixture[str]
+    broker: InProcessBroker, calls: NativeCalls, run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
     give_up(broker, calls, "\x1b[2Jowned")
     capsys.readouterr()
@@ -129,54 +95,6 @@ def test_each_letter_is_sent_once_however_often_it_is_asked_for(
     assert [row["outcome"] for row in run("redrive", GROUP)] == ["sent_before"] * 3
 
 
-def test_a_letter_is_sent_once_also_when_the_broker_no_longer_has_that_in_memory(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    small = StoreConfig(chunk_rows=8, id_window_ms=0, segment_bytes_max=4_096)
-    with InProcessBroker(queue_count=1, store=small) as broker:
-        with OwnCalls(broker.broker_address) as calls:
-            give_up(broker, calls, "a")
-            found = redriving.letters(calls, GROUP)
-            (sent,) = redriving.redrive(calls, found, GROUP, redriving.Target.GROUP, "ada")
-            assert sent.outcome == "sent"
-            give_up(broker, calls, *"bcdefghijklmnopqrstuvwxyz")
-            list(redriving.redrive(calls, redriving.letters(calls, GROUP), GROUP, TO_TOPIC, "ada"))
-        broker.restart()
-        broker.advance(seconds=10_000)
-        with OwnCalls(broker.broker_address) as calls:
-            found = redriving.letters(calls, GROUP)
-            again = list(redriving.redrive(calls, found, GROUP, redriving.Target.GROUP, "ada"))
-        assert {one.outcome for one in again} == {"sent before"}
-        assert bodies(broker, f"%RETRY%{GROUP}") == [b"a"]
-    capsys.readouterr()
-
-
-def test_two_commands_at_once_send_each_letter_once(
-    broker: InProcessBroker, calls: OwnCalls, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    give_up(broker, calls, "a", "b")
-    # Simulate that both commands checked before either one sent.
-    monkeypatch.setattr(redriving, "was_sent", lambda *_: False)
-    for expected in ("sent", "sent before"):
-        found = redriving.letters(calls, GROUP)
-        sent = redriving.redrive(calls, found, GROUP, redriving.Target.GROUP, "ada")
-        assert [one.outcome for one in sent] == [expected] * 2
-    assert bodies(broker, f"%RETRY%{GROUP}") == [b"a", b"b"]
-
-
-@pytest.mark.usefixtures("letters")
-def test_what_a_command_that_died_had_begun_is_ended_by_the_next(
-    broker: InProcessBroker, calls: OwnCalls, run: Run
-) -> None:
-    first = next(redriving.letters(calls, GROUP))
-    row = redriving._row(first, f"%RETRY%{GROUP}", redriving.Target.GROUP)
-    header = HoldManyHeader(producer_group=redriving.PRODUCER_GROUP)
-    calls.call(OwnCode.HOLD_MANY, header, [row])
-    assert bodies(broker, f"%RETRY%{GROUP}") == []
-    assert [row["outcome"] for row in run("redrive", GROUP)] == ["sent"] * 3
-    assert sorted(bodies(broker, f"%RETRY%{GROUP}")) == [b"a", b"b", b"c"]
-
-
 @pytest.mark.usefixtures("letters")
 def test_one_letter_is_chosen_by_its_id(broker: InProcessBroker, run: Run) -> None:
     second = run("show", GROUP)[1]["message_id"]
@@ -208,16 +126,3 @@ def test_a_group_that_gave_nothing_up_is_told(run: Run) -> None:
     assert run("list") == []
     assert "topic_unknown" in run("show", "nobody", code=2)
     assert "topic_unknown" in run("redrive", "nobody", code=2)
-
-
-def test_large_letters_go_in_several_requests(
-    broker: InProcessBroker, calls: OwnCalls, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(redriving, "BYTES_MAX", 1)
-    give_up(broker, calls, "a", "b")
-    run_again = list(
-        redriving.redrive(
-            calls, redriving.letters(calls, GROUP), GROUP, redriving.Target.TOPIC, "ada"
-        )
-    )
-    assert [one.outcome for one in run_again] == ["sent", "sent"]

@@ -15,13 +15,14 @@ from typing import Any
 
 import pytest
 
-from escrowmq.cli import doctor_broker, doctor_data, doctor_ledgers, doctor_machine
-from escrowmq.cli.findings import Finding, Level
-from escrowmq.cli.lag import Lag
+from escrowmq.cli.admin.status import ReportedLag
+from escrowmq.cli.doctor import broker as doctor_broker
+from escrowmq.cli.doctor import data, ledgers, machine
+from escrowmq.cli.doctor.findings import DoctorFinding, Severity
 from escrowmq.cli.main import main
-from escrowmq.client.ledger_table import SqlLedger
-from escrowmq.client.links import SqliteLink
-from escrowmq.store.lock import DirectoryLock
+from escrowmq.client.database.connections import SqliteConnection
+from escrowmq.client.ledger.table import SqlLedger
+from escrowmq.store.disk.lock import DirectoryLock
 from escrowmq.testing import InProcessBroker
 from tests.unit.cli.answers import answered
 
@@ -53,7 +54,7 @@ def levels(found: list[dict[str, str]]) -> dict[str, str]:
     return {one["check"]: one["level"] for one in found}
 
 
-def by_check(findings: Iterator[Finding]) -> dict[str, Finding]:
+def by_check(findings: Iterator[DoctorFinding]) -> dict[str, DoctorFinding]:
     return {finding.check: finding for finding in findings}
 
 
@@ -68,7 +69,7 @@ def test_a_running_broker_is_looked_at(broker: InProcessBroker, run: Run) -> Non
 def test_where_no_broker_is_expected_its_absence_is_information(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("escrowmq.cli.doctor.DEFAULT_BROKER", "127.0.0.1:1")
+    monkeypatch.setattr("escrowmq.cli.doctor.command.DEFAULT_BROKER", "127.0.0.1:1")
     assert levels(run())["broker"] == "information"
     assert levels(run("--broker", "127.0.0.1:1", code=1))["broker"] == "problem"
 
@@ -79,7 +80,7 @@ def test_every_finding_is_a_line_for_people_and_a_row_for_programs(
     with pytest.raises(SystemExit):
         main(["doctor", "--broker", "127.0.0.1:1"])
     lines = capsys.readouterr().out.splitlines()
-    assert all(line.split()[0] in set(Level) for line in lines)
+    assert all(line.split()[0] in set(Severity) for line in lines)
     with pytest.raises(SystemExit):
         main(["doctor", "--broker", "127.0.0.1:1", "-o", "csv"])
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
@@ -87,17 +88,17 @@ def test_every_finding_is_a_line_for_people_and_a_row_for_programs(
 
 
 def test_a_missing_extra_is_information() -> None:
-    found = doctor_machine.extra_finding("odd", ("no-such-package", "typer"), "nothing")
-    assert (found.level, found.found) == (Level.INFORMATION, "not installed: no-such-package")
+    found = machine.extra_finding("odd", ("no-such-package", "typer"), "nothing")
+    assert (found.level, found.found) == (Severity.INFORMATION, "not installed: no-such-package")
     assert 'pip install "escrowmq[odd]"' in found.advice
 
 
 @pytest.mark.parametrize(
     ("hard_max", "level"),
-    [(1_024, Level.WARNING), (65_536, Level.OK), (resource.RLIM_INFINITY, Level.OK)],
+    [(1_024, Severity.WARNING), (65_536, Severity.OK), (resource.RLIM_INFINITY, Severity.OK)],
 )
-def test_few_open_files_are_a_warning(hard_max: int, level: Level) -> None:
-    assert doctor_machine.open_files_finding(hard_max).level is level
+def test_few_open_files_are_a_warning(hard_max: int, level: Severity) -> None:
+    assert machine.open_files_finding(hard_max).level is level
 
 
 # Answers of a broker.
@@ -106,68 +107,70 @@ def test_few_open_files_are_a_warning(hard_max: int, level: Level) -> None:
 @pytest.mark.parametrize(
     ("known", "check", "level"),
     [
-        ({"broker_version": "0.0.0"}, "versions", Level.WARNING),
-        ({"pipeline_away_since_ms": 1}, "pipeline", Level.WARNING),
-        ({"pipeline_away_since_ms": 1, "undecided": 1}, "pipeline", Level.PROBLEM),
-        ({}, "pipeline", Level.OK),
-        ({"undecided": 1}, "undecided", Level.OK),
-        ({"undecided": 1, "oldest_undecided_age_ms": DAY_MS}, "undecided", Level.WARNING),
-        ({"undecided_without_producer": 1}, "producers", Level.WARNING),
-        ({"parked": 1}, "parked", Level.WARNING),
-        ({"contradictions": 1}, "contradictions", Level.PROBLEM),
-        ({"disk": "no_messages"}, "disk space", Level.PROBLEM),
-        ({"disk": "all", "disk_free_bytes": 1}, "disk space", Level.WARNING),
-        ({"disk": "all", "disk_free_bytes": 2**40}, "disk space", Level.OK),
+        ({"broker_version": "0.0.0"}, "versions", Severity.WARNING),
+        ({"pipeline_away_since_ms": 1}, "pipeline", Severity.WARNING),
+        ({"pipeline_away_since_ms": 1, "undecided": 1}, "pipeline", Severity.PROBLEM),
+        ({}, "pipeline", Severity.OK),
+        ({"undecided": 1}, "undecided", Severity.OK),
+        ({"undecided": 1, "oldest_undecided_age_ms": DAY_MS}, "undecided", Severity.WARNING),
+        ({"undecided_without_producer": 1}, "producers", Severity.WARNING),
+        ({"parked": 1}, "parked", Severity.WARNING),
+        ({"contradictions": 1}, "contradictions", Severity.PROBLEM),
+        ({"disk": "no_messages"}, "disk space", Severity.PROBLEM),
+        ({"disk": "all", "disk_free_bytes": 1}, "disk space", Severity.WARNING),
+        ({"disk": "all", "disk_free_bytes": 2**40}, "disk space", Severity.OK),
         # A release that does not report it.
-        ({}, "disk space", Level.OK),
-        ({}, "retention", Level.OK),
-        ({"retention": "idle", "undecided_bytes": 9}, "retention", Level.OK),
-        ({"retention": "waits_for_room"}, "retention", Level.PROBLEM),
-        ({"retention": "waits_for_decisions"}, "retention", Level.WARNING),
-        ({"retention": "waits_for_permission"}, "retention", Level.WARNING),
+        ({}, "disk space", Severity.OK),
+        ({}, "retention", Severity.OK),
+        ({"retention": "idle", "undecided_bytes": 9}, "retention", Severity.OK),
+        ({"retention": "waits_for_room"}, "retention", Severity.PROBLEM),
+        ({"retention": "waits_for_decisions"}, "retention", Severity.WARNING),
+        ({"retention": "waits_for_permission"}, "retention", Severity.WARNING),
         (
             {"retention": "idle", "undecided_bytes": 9, "retention_bytes": 8},
             "retention",
-            Level.WARNING,
+            Severity.WARNING,
         ),
-        ({"durability": "os"}, "flushes", Level.WARNING),
-        ({"flush_ms_median": 1.0, "flush_ms_p99": 250.0}, "flushes", Level.WARNING),
-        ({"flush_ms_median": 1.0, "flush_ms_p99": 9.0}, "flushes", Level.OK),
-        ({"open_files_max": 256}, "open files", Level.WARNING),
-        ({"offsets_lost": "meta.db was missing"}, "consumer offsets", Level.WARNING),
-        ({"topics_found": "orders"}, "topics", Level.WARNING),
+        ({"durability": "os"}, "flushes", Severity.WARNING),
+        ({"flush_ms_median": 1.0, "flush_ms_p99": 250.0}, "flushes", Severity.WARNING),
+        ({"flush_ms_median": 1.0, "flush_ms_p99": 9.0}, "flushes", Severity.OK),
+        ({"open_files_max": 256}, "open files", Severity.WARNING),
+        ({"offsets_lost": "meta.db was missing"}, "consumer offsets", Severity.WARNING),
+        ({"topics_found": "orders"}, "topics", Severity.WARNING),
     ],
 )
 def test_each_state_of_a_broker_has_its_level(
-    known: dict[str, Any], check: str, level: Level
+    known: dict[str, Any], check: str, level: Severity
 ) -> None:
     told = answered(**{"broker_version": version("escrowmq"), **known})
-    found = by_check(doctor_broker.of_answer(told, Lag(), took_ms=1, apart_ms=0))
+    found = by_check(doctor_broker.of_answer(told, ReportedLag(), took_ms=1, apart_ms=0))
     assert found[check].level is level
-    assert bool(found[check].advice) is (level is not Level.OK)
+    assert bool(found[check].advice) is (level is not Severity.OK)
 
 
 @pytest.mark.parametrize(
     ("took_ms", "apart_ms", "check", "level"),
     [
-        (5_000, 0, "broker", Level.WARNING),
-        (1, 60_000, "clock", Level.WARNING),
-        (1, -60_000, "clock", Level.WARNING),
+        (5_000, 0, "broker", Severity.WARNING),
+        (1, 60_000, "clock", Severity.WARNING),
+        (1, -60_000, "clock", Severity.WARNING),
         # The broker may have read its clock at any time during the 9 s wait.
-        (9_000, 8_000, "clock", Level.OK),
+        (9_000, 8_000, "clock", Severity.OK),
     ],
 )
 def test_slow_answers_and_clocks_are_told_apart(
-    took_ms: int, apart_ms: int, check: str, level: Level
+    took_ms: int, apart_ms: int, check: str, level: Severity
 ) -> None:
-    found = by_check(doctor_broker.of_answer(answered(), Lag(), took_ms=took_ms, apart_ms=apart_ms))
+    found = by_check(
+        doctor_broker.of_answer(answered(), ReportedLag(), took_ms=took_ms, apart_ms=apart_ms)
+    )
     assert found[check].level is level
 
 
 def test_a_large_lag_is_a_warning() -> None:
-    lag = Lag(1_000_000, "g", "t")
+    lag = ReportedLag(1_000_000, "g", "t")
     found = by_check(doctor_broker.of_answer(answered(), lag, took_ms=1, apart_ms=0))
-    assert found["lag"].level is Level.WARNING
+    assert found["lag"].level is Severity.WARNING
 
 
 # A data directory.
@@ -175,35 +178,33 @@ def test_a_large_lag_is_a_warning() -> None:
 
 def test_a_data_directory_is_looked_at_while_it_is_served_and_after(tmp_path: Path) -> None:
     with InProcessBroker(data=tmp_path):
-        assert (
-            "served by process" in by_check(doctor_data.findings(tmp_path))["data directory"].found
-        )
-    found = by_check(doctor_data.findings(tmp_path))
-    assert "nobody serves it" in found["data directory"].found
+        assert "served by process" in by_check(data.findings(tmp_path))["data directory"].found
+    found = by_check(data.findings(tmp_path))
+    assert "no process serves it" in found["data directory"].found
     assert found["store"].found == "format version 3"
-    assert found["checkpoint"].level is Level.OK
+    assert found["checkpoint"].level is Severity.OK
 
 
 def test_a_store_that_cannot_be_used_is_a_problem(tmp_path: Path) -> None:
     with InProcessBroker(data=tmp_path):
         pass
     (tmp_path / "store" / "checkpoint").unlink()
-    assert by_check(doctor_data.findings(tmp_path))["checkpoint"].level is Level.WARNING
+    assert by_check(data.findings(tmp_path))["checkpoint"].level is Severity.WARNING
     (tmp_path / "store" / "format").write_text('{"version": 99}')
-    found = by_check(doctor_data.findings(tmp_path))["store"]
-    assert (found.level, "store_version_unknown" in found.found) == (Level.PROBLEM, True)
+    found = by_check(data.findings(tmp_path))["store"]
+    assert (found.level, "store_version_unknown" in found.found) == (Severity.PROBLEM, True)
 
 
 def test_a_data_directory_that_is_not_there_or_empty_is_information(tmp_path: Path) -> None:
-    (found,) = doctor_data.findings(tmp_path / "none")
-    assert found.level is Level.INFORMATION
+    (found,) = data.findings(tmp_path / "none")
+    assert found.level is Severity.INFORMATION
     with DirectoryLock(tmp_path):
-        assert by_check(doctor_data.findings(tmp_path))["store"].level is Level.INFORMATION
+        assert by_check(data.findings(tmp_path))["store"].level is Severity.INFORMATION
 
 
 def test_little_room_is_a_warning() -> None:
-    assert doctor_data.free_finding(1).level is Level.WARNING
-    assert doctor_data.free_finding(2**40).level is Level.OK
+    assert data.free_finding(1).level is Severity.WARNING
+    assert data.free_finding(2**40).level is Severity.OK
 
 
 # Ledgers.
@@ -230,9 +231,9 @@ def test_a_database_that_is_not_supported_is_a_problem(run: Run, url: str) -> No
     assert [one["level"] for one in found if one["check"] == "config"] == ["problem"]
 
 
-def looked_at(connection: sqlite3.Connection) -> dict[str, list[Level]]:
-    found: dict[str, list[Level]] = {}
-    for finding in doctor_ledgers.of_link("ledger", SqliteLink(connection), NOW_MS):
+def looked_at(connection: sqlite3.Connection) -> dict[str, list[Severity]]:
+    found: dict[str, list[Severity]] = {}
+    for finding in ledgers.of_connection("ledger", SqliteConnection(connection), NOW_MS):
         found.setdefault(finding.check, []).append(finding.level)
     return found
 
@@ -248,13 +249,13 @@ def shop(tmp_path: Path) -> Iterator[sqlite3.Connection]:
 def test_weak_settings_are_warnings(shop: sqlite3.Connection) -> None:
     shop.execute("PRAGMA synchronous = OFF")
     shop.execute("PRAGMA journal_mode = OFF")
-    expected = [Level.WARNING, Level.WARNING, Level.INFORMATION]
+    expected = [Severity.WARNING, Severity.WARNING, Severity.INFORMATION]
     assert looked_at(shop)["ledger durability"] == expected
 
 
 def test_a_database_that_cannot_be_written_is_a_problem(shop: sqlite3.Connection) -> None:
     shop.execute("PRAGMA query_only = ON")
-    assert looked_at(shop)["ledger primary"] == [Level.PROBLEM]
+    assert looked_at(shop)["ledger primary"] == [Severity.PROBLEM]
 
 
 def test_rows_that_the_janitor_left_are_a_warning(shop: sqlite3.Connection) -> None:
@@ -265,14 +266,14 @@ def test_rows_that_the_janitor_left_are_a_warning(shop: sqlite3.Connection) -> N
     insert("young", "committed", 0)
     # The janitor keeps a fence for a week.
     insert("fence", "rolled_back", 7)
-    assert looked_at(shop)["ledger janitor"] == [Level.OK]
+    assert looked_at(shop)["ledger janitor"] == [Severity.OK]
     insert("old", "committed", 2)
-    assert looked_at(shop)["ledger janitor"] == [Level.WARNING]
+    assert looked_at(shop)["ledger janitor"] == [Severity.WARNING]
 
 
 def test_a_ledger_without_its_uuid_is_a_problem(shop: sqlite3.Connection) -> None:
     shop.execute("DELETE FROM escrowmq_ledger_id")
-    assert looked_at(shop) == {"ledger": [Level.PROBLEM]}
+    assert looked_at(shop) == {"ledger": [Severity.PROBLEM]}
 
 
 def test_a_server_that_is_not_there_is_a_problem(run: Run) -> None:
@@ -286,9 +287,9 @@ def test_a_python_of_spark_that_lacks_us_is_told(
     for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    (found,) = doctor_machine.spark_python_findings()
-    assert found.level is Level.INFORMATION
+    (found,) = machine.spark_python_findings()
+    assert found.level is Severity.INFORMATION
     assert "escrowmq.spark" in found.advice
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
-    (found,) = doctor_machine.spark_python_findings()
-    assert found.level is Level.OK
+    (found,) = machine.spark_python_findings()
+    assert found.level is Severity.OK

@@ -15,7 +15,7 @@ import pytest
 
 from escrowmq.cli.main import COMMANDS, app_for, main, refuse_other_pythons
 from escrowmq.model.errors import RequestRefused
-from escrowmq.store.lock import DirectoryLock
+from escrowmq.store.disk.lock import DirectoryLock
 from escrowmq.testing import InProcessBroker
 
 ESCROWMQ = (sys.executable, "-m", "escrowmq.cli.main")
@@ -225,7 +225,7 @@ def test_one_command_is_loaded_not_all() -> None:
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
-    assert "escrowmq.cli.status" in done.stdout
+    assert "escrowmq.cli.admin.status" in done.stdout
     assert "commands" not in done.stdout
     assert app_for(["txn"], {}) is not None
 

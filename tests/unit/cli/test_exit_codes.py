@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from escrowmq.cli.main import EXITS, main, wants_json
-from escrowmq.protocol.remoting import FrameSplitter, encode_response
+from escrowmq.protocol.remoting.frames import FrameSplitter, encode_response
 from escrowmq.testing import InProcessBroker
 from tests.unit.cli.schema_world import RUNS
 from tests.unit.repository import ROOT
@@ -114,7 +114,7 @@ def test_a_port_that_stays_silent_is_3_as_a_broker_that_hangs_is(
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         code, told = ended(capsys, "status", address)
-    assert (code, "another program's address" in told) == (3, True), told
+    assert (code, "another program uses this address" in told) == (3, True), told
 
 
 @pytest.mark.parametrize("words", ASKING)

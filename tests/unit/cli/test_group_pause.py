@@ -12,11 +12,11 @@ import pytest
 
 from escrowmq import Consumer, Producer, Received
 from escrowmq.cli.main import main
-from escrowmq.protocol.bodies import encode_body
-from escrowmq.protocol.cluster_bodies import GroupConfig
-from escrowmq.protocol.codes import RequestCode, ResponseCode
-from escrowmq.protocol.consumer_headers import PullHeader, PullResponseHeader
-from escrowmq.protocol.headers import read_header
+from escrowmq.protocol.remoting.bodies import encode_body
+from escrowmq.protocol.remoting.cluster_bodies import GroupConfig
+from escrowmq.protocol.remoting.codes import RequestCode, ResponseCode
+from escrowmq.protocol.remoting.consumer_headers import PullHeader, PullResponseHeader
+from escrowmq.protocol.remoting.headers import read_header
 from escrowmq.testing import InProcessBroker
 from tests.unit.broker.wire import Peer
 

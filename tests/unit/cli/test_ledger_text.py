@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from escrowmq.cli.ledger_text import (
+from escrowmq.cli.admin.ledger_text import (
     _ADVICE,
     NAMED_MAX,
     LedgersTold,
@@ -23,18 +23,18 @@ from escrowmq.cli.ledger_text import (
     ask_ledgers,
     explained_ledger,
 )
+from escrowmq.cli.admin.status import LEDGERS_SHOWN, ledger_lines
 from escrowmq.cli.main import main
-from escrowmq.cli.status import LEDGERS_SHOWN, ledger_lines
-from escrowmq.client.ledger_table import SqlLedger
-from escrowmq.client.own_calls import OwnCalls
+from escrowmq.client.ledger.table import SqlLedger
+from escrowmq.client.network.native_calls import NativeCalls
 from escrowmq.model.errors import RequestRefused
 from escrowmq.pipeline.ledger_config import LedgerConfig
 from escrowmq.pipeline.settle.ledgers import Ledgers
 from escrowmq.pipeline.settle.reporting import LedgerReporter
-from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.own_headers import AwaitDueHeader, HoldManyHeader
-from escrowmq.protocol.own_ledgers import LedgerRow
-from escrowmq.protocol.own_rows import SentInRow
+from escrowmq.protocol.native.headers import AwaitDueHeader, HoldManyHeader
+from escrowmq.protocol.native.ledgers import LedgerRow
+from escrowmq.protocol.native.requests import NativeCode
+from escrowmq.protocol.native.rows import SentInRow
 from escrowmq.testing import InProcessBroker
 
 Run = Callable[..., str]
@@ -68,9 +68,9 @@ class Pipeline:
         self.round()
 
     def round(self) -> None:
-        with OwnCalls(self._broker.broker_address) as calls:
+        with NativeCalls(self._broker.broker_address) as calls:
             # This request marks the pipeline as attached.
-            calls.call(OwnCode.AWAIT_DUE, AwaitDueHeader())
+            calls.call(NativeCode.AWAIT_DUE, AwaitDueHeader())
         self._ledgers.known()
         self._reporter.send([self._broker.broker_address])
 
@@ -88,8 +88,8 @@ def hold(broker: InProcessBroker, ledger: str) -> None:
         born_at_ms=0,
     )
     header = HoldManyHeader(producer_group="pay", ledger=ledger, allowed_ms=60_000)
-    with OwnCalls(broker.address) as calls:
-        calls.call(OwnCode.HOLD_MANY, header, [row])
+    with NativeCalls(broker.address) as calls:
+        calls.call(NativeCode.HOLD_MANY, header, [row])
     broker.advance(seconds=7)
 
 
@@ -120,7 +120,7 @@ def test_a_driver_that_is_not_installed(
     monkeypatch.setitem(sys.modules, "psycopg", None)
     Pipeline(broker, shop="postgresql://shop:secret@127.0.0.1:1/orders")
     said = run("txn", "explain", "t")
-    assert f"It names the ledger {'u' * 32}, and no database has told this UUID so far." in said
+    assert f"It names the ledger {'u' * 32}. No database has reported this UUID so far." in said
     assert "cannot reach ledger shop (last reached never): driver_missing:" in said
     assert 'pip install "escrowmq[postgres]"' in said
     assert "each round tries the ledger again" in said
@@ -128,7 +128,7 @@ def test_a_driver_that_is_not_installed(
     status = run("status")
     assert "attached, no verdict so far, 1 undecided WAIT for a ledger" in status
     assert "UNREACHABLE: driver_missing" in status
-    assert "1 undecided; no database has told this UUID, it may be shop\n" in status
+    assert "1 undecided; no database reported this UUID, it may be shop\n" in status
     assert "secret" not in said + status
     told = run("doctor", code=1)
     assert "problem      pipeline's ledger shop: unreachable: driver_missing" in told
@@ -154,7 +154,7 @@ def test_a_database_that_went_away(
     assert "cannot reach ledger shop (last reached " in said
     assert "ms ago, at 20" in said
     assert "ledger_unreachable: unable to open database file" in said
-    assert "To do: start the database, or mend the url of [ledger.shop]" in said
+    assert "To do: start the database, or correct the url of [ledger.shop]" in said
     assert "ledger shop" in run("status")
     (tmp_path / "away.db").rename(tmp_path / "shop.db")
     pipeline.round()
@@ -166,11 +166,11 @@ def test_a_database_with_another_ledger(broker: InProcessBroker, run: Run, url: 
     hold(broker, "elsewhere")
     Pipeline(broker, shop=url)
     said = run("txn", "explain", "t")
-    assert f"no configured ledger has this UUID: shop is {uuid}." in said
+    assert f"No configured ledger has this UUID: shop is {uuid}." in said
     assert "add a section [ledger.NAME]" in said
     assert "Until then the pipeline asks the producers instead." in said
     assert "0 producers of group pay are online" in said
-    assert "1 undecided, and no pipeline that reports has it configured" in run("status")
+    assert "1 undecided; no reporting pipeline has it in its config" in run("status")
     assert "problem      ledger not configured: 1 undecided" in run("doctor", code=1)
 
 
@@ -184,15 +184,15 @@ def test_a_ledger_that_was_made_anew(
         db.execute("UPDATE escrowmq_ledger_id SET ledger_uuid = 'another'")
     pipeline.round()
     said = run("txn", "explain", "t")
-    assert "which ledger shop was until its database told another UUID, another" in said
-    assert "have the url of [ledger.shop] lead to the old database again" in said
+    assert "The database of ledger shop had this UUID, and now reports another" in said
+    assert "set the url of [ledger.shop] to the old database again" in said
 
 
 def test_a_pipeline_without_any_ledger(broker: InProcessBroker, run: Run) -> None:
     hold(broker, "elsewhere")
     Pipeline(broker)
     said = run("txn", "explain", "t")
-    assert "It names the ledger elsewhere, and the pipeline has no ledger configured." in said
+    assert "It names the ledger elsewhere. The pipeline has no ledger in its config." in said
 
 
 def test_without_a_report_nothing_is_claimed(broker: InProcessBroker, run: Run, url: str) -> None:
@@ -200,8 +200,8 @@ def test_without_a_report_nothing_is_claimed(broker: InProcessBroker, run: Run, 
     hold(broker, uuid)
     said = run("txn", "explain", "t")
     assert f"Its outcome is in the ledger {uuid}, which the pipeline looks up." in said
-    assert "No pipeline has reported lately which ledgers it reaches." in said
-    assert "1 undecided name one; no pipeline has reported lately" in run("status")
+    assert "No pipeline has reported recently which ledgers it reaches." in said
+    assert "1 undecided name one; no pipeline has reported recently" in run("status")
 
 
 def test_a_pipeline_that_is_gone_is_forgotten(broker: InProcessBroker, run: Run, url: str) -> None:
@@ -210,8 +210,8 @@ def test_a_pipeline_that_is_gone_is_forgotten(broker: InProcessBroker, run: Run,
     broker.advance(seconds=121)
     assert "AWAY since" in run("status")
     said = run("txn", "explain", "t")
-    assert "No pipeline has reported lately" in said
-    assert "Nothing checks: the pipeline is away" in said
+    assert "No pipeline has reported recently" in said
+    assert "The pipeline is away" in said
 
 
 def test_a_parked_transaction_is_explained_by_its_ledger(
@@ -228,7 +228,7 @@ def test_a_parked_transaction_is_explained_by_its_ledger(
 
 def test_a_broker_that_knows_no_reports() -> None:
     class Older:
-        def call(self, code: OwnCode) -> None:
+        def call(self, code: NativeCode) -> None:
             raise RequestRefused("request_unsupported", f"request code {code}")
 
     assert ask_ledgers(Older()) == LedgersTold()  # type: ignore[arg-type]

@@ -20,7 +20,7 @@ from escrowmq.cli.log_lines import (
     LogConfig,
 )
 from escrowmq.cli.main import main
-from escrowmq.cli.serve import log_flags
+from escrowmq.cli.options import settings_of
 from escrowmq.model.event_log import event_log
 
 
@@ -115,5 +115,5 @@ def test_the_level_comes_from_flag_environment_or_file(tmp_path: Path) -> None:
     assert load(environ={}).section(LogConfig).level == "auto"
     assert load(file=file, environ={}).section(LogConfig).level == "error"
     assert load(file=file, environ=environ).section(LogConfig).level == "info"
-    flags = log_flags(None, "debug")
+    flags = settings_of("log", format=None, level="debug")
     assert load(file=file, environ=environ, flags=flags).section(LogConfig).level == "debug"

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from escrowmq.cli.main import main
-from escrowmq.client.ledger_table import SqlLedger
-from escrowmq.client.messages import Message
-from escrowmq.client.outgoing import Resolution
-from escrowmq.client.producer import Producer
+from escrowmq.client.ledger.table import SqlLedger
+from escrowmq.client.messages.messages import Message
+from escrowmq.client.producer.producer import Producer
+from escrowmq.model.resolution import Resolution
 from escrowmq.testing import InProcessBroker
 
 Run = Callable[..., tuple[str, str]]
@@ -118,7 +118,7 @@ def test_a_delayed_message_is_said_to_wait(run: Run, producer: Producer) -> None
     sent = producer.send("orders", b"48", delay_ms=60_000)
     found, note = got(run, sent.message_id)
     assert found["state"] == "waiting"
-    assert note.startswith("not visible yet: it waits for its time, 20")
+    assert note.startswith("not visible yet: it is delayed until 20")
 
 
 def test_an_id_that_two_messages_have_is_said_so(run: Run, producer: Producer) -> None:

@@ -6,9 +6,10 @@ import json
 
 import pytest
 
-from escrowmq.cli.output import Output, human_bytes, note, print_item, print_list
-from escrowmq.cli.process_events import process_event
-from escrowmq.cli.tool_shapes import BenchShape, LedgerSqlShape
+from escrowmq.cli.options import Output
+from escrowmq.cli.output import human_bytes, note, print_item, print_list
+from escrowmq.cli.run.process_events import process_event
+from escrowmq.cli.shapes.tool_shapes import BenchShape, LedgerSqlShape
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""With ``-o json``, every command prints its schema of ``cli/schemas.py``, and is documented.
+"""With ``-o json``, every command prints its schema of ``cli/shapes/schemas.py``.
 
 A new command fails here until it is in ``SCHEMAS`` and has a run in ``RUNS`` of
 ``schema_world.py``. If it needs Spark, ``ELSEWHERE`` must name a test that calls ``checked``.
@@ -19,13 +19,13 @@ import pytest
 from typer.main import get_command
 
 from escrowmq.cli.main import COMMANDS, app_for, main
-from escrowmq.cli.reference_output import schema_document
-from escrowmq.cli.schemas import SCHEMAS
-from tests.unit.cli.family import family
+from escrowmq.cli.shapes.schemas import SCHEMAS
 from tests.unit.cli.schema_check import checked
 from tests.unit.cli.schema_world import RUNS, World
 from tests.unit.cli.test_up import ANY_PORT, MODULE
 from tests.unit.repository import ROOT
+from tests.unit.supervise.family import family
+from tools.reference.output import schema_document
 
 #: Commands that need Spark or run until a signal, and the test that checks their output.
 ELSEWHERE = {
@@ -68,7 +68,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 def test_every_command_has_a_schema() -> None:
     described = {words.partition(" --")[0] for words in SCHEMAS}
     missing = sorted(all_commands().keys() ^ described)
-    assert missing == [], "see the docstring of cli/shapes.py: each command needs a shape"
+    assert missing == [], (
+        "see the docstring of cli/shapes/broker_shapes.py: each command needs a shape"
+    )
 
 
 def test_every_command_takes_the_option() -> None:

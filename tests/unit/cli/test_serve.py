@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from escrowmq.cli.main import main
-from escrowmq.cli.serving import is_loopback
-from escrowmq.protocol.remoting import encode_request
+from escrowmq.cli.run.serving import is_loopback
+from escrowmq.protocol.remoting.frames import encode_request
 from escrowmq.store.config import StoreConfig
 from escrowmq.transaction.policy import CheckPolicy
 from tests.unit.broker.wire import SEND, Peer, sending
@@ -123,7 +123,7 @@ async def test_events_are_logged_as_objects_if_that_is_wanted(
         _, errors = process.communicate(timeout=20)
     (event,) = map(json.loads, errors.splitlines())
     assert (event["event"], event["level"]) == ("frame_malformed", "WARNING")
-    assert (event["logger"], event["count"]) == ("escrowmq.broker.limits", 1)
+    assert (event["logger"], event["count"]) == ("escrowmq.broker.net.limits", 1)
     assert event["ts"].endswith("Z")
 
 
@@ -131,7 +131,7 @@ def test_a_lower_level_logs_more(tmp_path: Path) -> None:
     with serving(tmp_path, "--log-level", "info") as (process, _):
         process.terminate()
         _, errors = process.communicate(timeout=20)
-    assert re.search(r" INFO escrowmq\.store\.recovery store_recovered \w+=", errors)
+    assert re.search(r" INFO escrowmq\.store\.recovery\.recovery store_recovered \w+=", errors)
 
 
 async def test_what_was_asked_before_the_signal_is_answered(tmp_path: Path) -> None:

@@ -13,13 +13,13 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
+from escrowmq.cli.data.store_text import SHOWN_MAX, as_table
 from escrowmq.cli.main import app_for, main
-from escrowmq.cli.store_text import SHOWN_MAX, as_table
 from escrowmq.store.config import StoreConfig
-from escrowmq.store.disk import OsDisk
-from escrowmq.store.lock import DirectoryLock
-from escrowmq.store.recovery import open_store
-from escrowmq.store.report import Finding, Report
+from escrowmq.store.disk.disk import OsDisk
+from escrowmq.store.disk.lock import DirectoryLock
+from escrowmq.store.recovery.recovery import open_store
+from escrowmq.store.repair.report import StoreFault, StoreReport
 from escrowmq.testing.disk_image import DiskImage
 from escrowmq.testing.faulty_disk import FaultyDisk
 from escrowmq.testing.survivors import everything_survives
@@ -232,7 +232,7 @@ def test_files_and_missing_segments_are_part_of_the_plan(
     data = data_of(FaultyDisk(disk.crash_image(everything_survives)), tmp_path)
     assert exit_code("store", "repair", data, "--yes") == 0
     printed = capsys.readouterr().out
-    assert "fill what is missing from log offset" in printed
+    assert "fill the missing part of the log from offset" in printed
     assert "move checkpoint.old aside" in printed
 
 
@@ -263,11 +263,11 @@ def test_damage_that_is_left_is_told(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert exit_code("store", "repair", data_of(disk, tmp_path), "--yes") == 1
     printed = capsys.readouterr().out
     assert "Copied checkpoint.old to" in printed
-    assert printed.rstrip().endswith("than it says (message_mismatch)")
+    assert printed.rstrip().endswith("than it states (message_mismatch)")
 
 
 def test_copies_of_two_repairs_in_one_second_are_kept_apart(tmp_path: Path) -> None:
-    from escrowmq.cli.store_repair import new_directory
+    from escrowmq.cli.data.store_repair import new_directory
 
     first = new_directory(tmp_path)
     first.mkdir()
@@ -277,9 +277,9 @@ def test_copies_of_two_repairs_in_one_second_are_kept_apart(tmp_path: Path) -> N
 
 
 def test_long_lists_are_cut() -> None:
-    report = Report(version=1)
+    report = StoreReport(version=1)
     report.findings = [
-        Finding(code="store_foreign", path=f"file-{at}", what="not ours")
+        StoreFault(code="store_foreign", path=f"file-{at}", what="not ours")
         for at in range(SHOWN_MAX + 3)
     ]
     report.findings_left_out = 2

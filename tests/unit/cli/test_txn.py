@@ -1,4 +1,4 @@
-"""Undecided transactions are listed, explained, and settled by hand through their ledgers."""
+"""Undecided transactions are listed, explained, and decided by hand through their ledgers."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ import msgspec
 import pytest
 
 from escrowmq.cli.main import main
-from escrowmq.cli.txn_explain import explained
-from escrowmq.cli.txn_rows import COLUMNS, line_of, shape_of
-from escrowmq.client.ledger_table import SqlLedger
-from escrowmq.client.messages import Received
-from escrowmq.client.outgoing import Resolution
-from escrowmq.client.own_calls import OwnCalls
-from escrowmq.client.producer import Producer
-from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.own_headers import (
+from escrowmq.cli.txn.explain import explained
+from escrowmq.cli.txn.rows import COLUMNS, line_of, shape_of
+from escrowmq.client.ledger.table import SqlLedger
+from escrowmq.client.messages.messages import Received
+from escrowmq.client.network.native_calls import NativeCalls
+from escrowmq.client.producer.producer import Producer
+from escrowmq.model.resolution import Resolution
+from escrowmq.protocol.native.headers import (
     HoldManyHeader,
     LifeLineAnswer,
     ListTransactionsHeader,
     StatusAnswer,
 )
-from escrowmq.protocol.own_rows import NO_CHECK_MS, EventRow, SentInRow
+from escrowmq.protocol.native.requests import NativeCode
+from escrowmq.protocol.native.rows import NO_CHECK_MS, EventRow, SentInRow
 from escrowmq.testing import InProcessBroker
 from escrowmq.transaction.policy import CheckPolicy
 from tests.unit.cli.answers import answered
@@ -97,8 +97,8 @@ def hold(
         for transaction_id in transaction_ids
     ]
     header = HoldManyHeader(producer_group=group, ledger=ledger, allowed_ms=ALLOWED_MS)
-    with OwnCalls(broker.address) as calls:
-        calls.call(OwnCode.HOLD_MANY, header, rows)
+    with NativeCalls(broker.address) as calls:
+        calls.call(NativeCode.HOLD_MANY, header, rows)
 
 
 def by_hand(shop: Shop, word: str, transaction_id: str, *more: str) -> tuple[str, ...]:
@@ -126,7 +126,7 @@ def test_a_decision_against_the_ledger_is_refused_and_force_is_on_record(
     assert "would refuse to rollback against: its ledger says committed" in said
     assert "against_ledger" in run(*by_hand(shop, "rollback", "against"), code=2)
     said = run(*by_hand(shop, "rollback", "against", "--force", "--dry-run"))
-    assert "goes on record" in said
+    assert "the log records that it was forced" in said
     run(*by_hand(shop, "rollback", "against", "--force"))
     events = json.loads(run("txn", "show", "against", "-o", "json"))["events"]
     assert events[-1]["by"].endswith("asked (forced; the ledger said committed)")
@@ -150,7 +150,7 @@ def test_a_ledger_that_no_config_names_is_asked_for(broker: InProcessBroker, run
     for words in (["commit"], ["commit", "--dry-run"], ["rollback"]):
         refused = run("txn", *words, "elsewhere", "--reason", "x", code=2)
         assert "ledger_not_given" in refused
-        assert "no [ledger.NAME] section says where that is: pass --config FILE" in refused
+        assert "the config has no [ledger.NAME] section: pass --config FILE" in refused
         assert "ledger='no such ledger'" in refused
     run("txn", "rollback", "elsewhere", "--reason", "x", "--force")
 
@@ -163,13 +163,13 @@ def test_a_database_that_does_not_answer_is_told(
     with pytest.raises(SystemExit):
         main([*by_hand(shop, "commit", "silent", "--dry-run"), "--broker", broker.address])
     told = capsys.readouterr().err
-    assert "none of the configured ones is (shop: ledger_unreachable" in told
+    assert "not among the configured ones (shop: ledger_unreachable" in told
     forced = by_hand(shop, "commit", "silent", "--dry-run", "--force")
     with pytest.raises(SystemExit):
         main([*forced, "--broker", broker.address])
     assert "ledger shop could not be asked: ledger_unreachable" in capsys.readouterr().err
-    with OwnCalls(broker.address) as calls:
-        assert next(calls.rows(OwnCode.LIST_TRANSACTIONS)).state == 0
+    with NativeCalls(broker.address) as calls:
+        assert next(calls.rows(NativeCode.LIST_TRANSACTIONS)).state == 0
 
 
 def test_two_databases_with_one_uuid_are_both_left_alone(
@@ -192,7 +192,7 @@ def test_what_is_decided_is_not_decided_again(broker: InProcessBroker, run: Run)
     events = json.loads(run("txn", "show", "done", "-o", "json"))["events"]
     assert events[1]["by"].endswith("x (forced; it has no ledger)")
     said = run("txn", "rollback", "done", "--reason", "x", "--dry-run")
-    assert "a decision stands, nothing would be done" in said
+    assert "a decision is final, so nothing would be done" in said
 
 
 # Lists.
@@ -241,9 +241,9 @@ def test_a_transaction_without_a_planned_check_shows_none(
     broker: InProcessBroker, wait_ms: int, shown: str | None, in_ms: int | None
 ) -> None:
     hold(broker, "planned")
-    with OwnCalls(broker.address) as calls:
+    with NativeCalls(broker.address) as calls:
         asked = ListTransactionsHeader(states="prepared", with_ids=True)
-        *_, listed = calls.call(OwnCode.LIST_TRANSACTIONS, asked).rows
+        *_, listed = calls.call(NativeCode.LIST_TRANSACTIONS, asked).rows
     row = msgspec.structs.replace(listed, wait_ms=wait_ms)
     assert line_of(row, {})[COLUMNS.index("next check")] == shown
     assert shape_of(row, {}).next_check_in_ms == in_ms
@@ -285,18 +285,18 @@ def words(
     [
         ({"next_check_at_ms": 1_004_000}, "first check is due in 4 s"),
         ({"next_check_at_ms": 1_004_000, "checks_sent": 2}, "after check 2 it waits 30 s"),
-        ({"next_check_at_ms": 1_004_000, "checks_sent": 15}, "it is parked in 4 s"),
+        ({"next_check_at_ms": 1_004_000, "checks_sent": 15}, "the transaction is parked in 4 s"),
         ({"checks_sent": 15}, "next round parks it (asked 15 times)"),
-        ({"producers_online": 0}, "Nobody can be asked until a producer of that group connects"),
-        ({"producers_online": 0}, "it is parked at 1970-01-01 01:15:00"),
-        ({}, "next round has a producer asked"),
-        ({"due_before": 7}, "7 others of its group are due for longer"),
+        ({"producers_online": 0}, "The check waits until a producer of that group connects"),
+        ({"producers_online": 0}, "the transaction is parked at 1970-01-01 01:15:00"),
+        ({}, "next round, the broker asks a producer"),
+        ({"due_before": 7}, "7 others of its group have been due for longer"),
         ({"ledger": "u"}, "next round looks it up"),
         ({"ledger": "u", "next_check_at_ms": 1_004_000}, "It is looked up in 4 s"),
         ({"state": "parked", "parked": "exhausted"}, "asked 15 times and gave no outcome"),
-        ({"state": "parked", "parked": "exhausted"}, "No check comes by itself"),
-        ({"state": "parked", "parked": "past_retention"}, "nobody had decided it after 1 h"),
-        ({"state": "committed"}, "No check comes: a decision stands"),
+        ({"state": "parked", "parked": "exhausted"}, "It gets no more checks"),
+        ({"state": "parked", "parked": "past_retention"}, "it was still undecided after 1 h"),
+        ({"state": "committed"}, "A decision is final, so no more checks follow"),
     ],
 )
 def test_what_comes_next_is_said_with_its_reason(known: dict[str, Any], said: str) -> None:
@@ -340,7 +340,7 @@ def test_a_transaction_is_explained_from_its_hold_to_its_end(run: Run) -> None:
         assert "older than 1 min" in run("txn", "explain", "told", at=broker.address)
         broker.run_checks()
         said = run("txn", "explain", "told", at=broker.address)
-        assert "nobody had decided it after 1 min" in said
+        assert "it was still undecided after 1 min" in said
         assert "would have told checked again" in run(
             "txn", "resume", "told", "--dry-run", at=broker.address
         )
@@ -359,7 +359,7 @@ def test_nobody_is_said_to_be_asked_about_what_a_spark_sink_holds(
     attempt = f"write/daily/1000/{'0' * 8}/3/{'f' * 32}"
     hold(broker, f"{attempt}@77", group="%SINK%shop@b-2")
     said = run("txn", "explain", f"{attempt}@77")
-    assert "decided at broker b-2" in said
+    assert "Broker b-2 decides it" in said
     assert "producer" not in said
 
 

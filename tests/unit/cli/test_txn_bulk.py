@@ -11,19 +11,19 @@ from typing import Any
 
 import pytest
 
-from escrowmq.cli import txn_bulk, txn_choosing
 from escrowmq.cli.main import main
-from escrowmq.cli.txn_filter import TransactionFilter, parse_filters
-from escrowmq.client import settle_by_hand as by_hand
-from escrowmq.client.ledger_table import SqlLedger
-from escrowmq.client.outgoing import Resolution
-from escrowmq.client.own_calls import OwnCalls
+from escrowmq.cli.txn import bulk, choosing
+from escrowmq.cli.txn.filter import TransactionFilter, parse_filters
+from escrowmq.client.ledger.table import SqlLedger
+from escrowmq.client.network.native_calls import NativeCalls
+from escrowmq.client.producer import decide_by_hand as by_hand
 from escrowmq.model.errors import OutcomeUnknown, RequestRefused, Unavailable
-from escrowmq.protocol import own_previews
-from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.own_headers import HoldManyHeader, ListTransactionsHeader
-from escrowmq.protocol.own_rows import SentInRow, TransactionRow
-from escrowmq.protocol.properties import format_properties
+from escrowmq.model.resolution import Resolution
+from escrowmq.protocol.message.properties import format_properties
+from escrowmq.protocol.native import previews
+from escrowmq.protocol.native.headers import HoldManyHeader, ListTransactionsHeader
+from escrowmq.protocol.native.requests import NativeCode
+from escrowmq.protocol.native.rows import SentInRow, TransactionRow
 from escrowmq.testing import InProcessBroker
 from tests.unit.cli.schema_check import checked
 
@@ -96,15 +96,16 @@ def hold(
         for number in range(messages)
     ]
     header = HoldManyHeader(producer_group=group, ledger=ledger, allowed_ms=60_000)
-    with OwnCalls(broker.broker_address) as calls:
-        calls.call(OwnCode.HOLD_MANY, header, rows)
+    with NativeCalls(broker.broker_address) as calls:
+        calls.call(NativeCode.HOLD_MANY, header, rows)
 
 
 def states(broker: InProcessBroker) -> dict[str, int]:
     wanted = ListTransactionsHeader(states="prepared,committed,rolled_back", with_ids=True)
-    with OwnCalls(broker.broker_address) as calls:
+    with NativeCalls(broker.broker_address) as calls:
         return {
-            row.transaction_id: row.state for row in calls.rows(OwnCode.LIST_TRANSACTIONS, wanted)
+            row.transaction_id: row.state
+            for row in calls.rows(NativeCode.LIST_TRANSACTIONS, wanted)
         }
 
 
@@ -203,19 +204,19 @@ def test_a_broker_that_goes_away_ends_the_run_and_each_transaction_is_reported(
 ) -> None:
     hold(broker, "a", "b", "c", "d")
     ends = iter([None, OutcomeUnknown("answer_lost", "look"), Unavailable("away", "later")])
-    settle = by_hand.settle_by_hand
+    settle = by_hand.decide_by_hand
 
-    def fail(*given: Any, **named: Any) -> Any:  # noqa: ANN401 - as settle_by_hand
+    def fail(*given: Any, **named: Any) -> Any:  # noqa: ANN401 - as decide_by_hand
         if (error := next(ends)) is not None:
             raise error
         return settle(*given, **named)
 
-    monkeypatch.setattr(by_hand, "settle_by_hand", fail)
-    rows = run("commit --filter group=pay --yes", code=txn_bulk.EXIT_AWAY)
+    monkeypatch.setattr(by_hand, "decide_by_hand", fail)
+    rows = run("commit --filter group=pay --yes", code=bulk.EXIT_AWAY)
     assert [row["outcome"] for row in rows] == ["committed", "unknown", "not_tried", "not_tried"]
     assert "away" in rows[2]["detail"]
     ends = iter([OutcomeUnknown("answer_lost", "look"), None, None])
-    rows = run("commit --filter group=pay --yes", code=txn_bulk.EXIT_UNKNOWN)
+    rows = run("commit --filter group=pay --yes", code=bulk.EXIT_UNKNOWN)
     assert [row["outcome"] for row in rows] == ["unknown", "committed", "committed"]
 
 
@@ -224,10 +225,10 @@ def test_an_interrupted_transaction_is_reported_as_unknown(
 ) -> None:
     hold(broker, "a", "b")
 
-    def interrupt(*_given: Any, **_named: Any) -> None:  # noqa: ANN401 - as settle_by_hand
+    def interrupt(*_given: Any, **_named: Any) -> None:  # noqa: ANN401 - as decide_by_hand
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(by_hand, "settle_by_hand", interrupt)
+    monkeypatch.setattr(by_hand, "decide_by_hand", interrupt)
     rows = run("commit --filter group=pay --yes", code=130)
     assert [row["outcome"] for row in rows] == ["unknown", "not_tried"]
 
@@ -235,10 +236,10 @@ def test_an_interrupted_transaction_is_reported_as_unknown(
 def test_a_half_message_of_another_transaction_is_not_settled(broker: InProcessBroker) -> None:
     hold(broker, "a")
     with (
-        OwnCalls(broker.broker_address) as calls,
+        NativeCalls(broker.broker_address) as calls,
         pytest.raises(RequestRefused, match="other_history"),
     ):
-        by_hand.settle_by_hand(
+        by_hand.decide_by_hand(
             calls,
             {},
             half_offset=0,
@@ -259,7 +260,7 @@ def test_a_transaction_whose_messages_cannot_all_be_read_is_left_out_and_told(
     hold(broker, "a", messages=9)
     (row,) = run("commit --dry-run --filter key=order-a-8")
     assert row["keys"] == ["order-a-8", "a"]
-    monkeypatch.setattr(own_previews, "PREVIEWS_MAX", 6)
+    monkeypatch.setattr(previews, "PREVIEWS_MAX", 6)
     words = "txn commit --dry-run --reason outage --filter key=order-a-8"
     with pytest.raises(SystemExit):
         main([*words.split(), "--broker", broker.address])
@@ -306,7 +307,7 @@ def test_conditions_are_read_from_one_text_or_several() -> None:
 
 @pytest.mark.parametrize(("key", "is_taken"), [("a\tb", True), ("c", True), ("a", False)])
 def test_keys_are_split_at_blanks_alone(key: str, *, is_taken: bool) -> None:
-    message = own_previews.PreviewRow(
+    message = previews.PreviewRow(
         half_offset=1,
         place=0,
         message_count=1,
@@ -348,8 +349,8 @@ def test_only_undecided_transactions_are_taken(state: int) -> None:
 def test_very_many_are_settled_in_bounded_requests_with_progress(
     broker: InProcessBroker, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(txn_choosing, "PAGE_ROWS", 7)
-    monkeypatch.setattr(txn_bulk, "PROGRESS_S", 0.0)
+    monkeypatch.setattr(choosing, "PAGE_ROWS", 7)
+    monkeypatch.setattr(bulk, "PROGRESS_S", 0.0)
     hold(broker, *(f"t{number:02}" for number in range(40)))
     rows = run("commit --filter group=pay --yes")
     assert [row["outcome"] for row in rows] == ["committed"] * 40

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from escrowmq.cli.main import main
-from escrowmq.client.ledger_table import SqlLedger
-from escrowmq.client.own_calls import OwnCalls
-from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.own_headers import HoldManyHeader, ListTransactionsHeader
-from escrowmq.protocol.own_rows import SentInRow
+from escrowmq.client.ledger.table import SqlLedger
+from escrowmq.client.network.native_calls import NativeCalls
+from escrowmq.protocol.native.headers import HoldManyHeader, ListTransactionsHeader
+from escrowmq.protocol.native.requests import NativeCode
+from escrowmq.protocol.native.rows import SentInRow
 from escrowmq.testing import InProcessBroker
 
 Run = Callable[..., str]
@@ -67,15 +67,16 @@ def hold(broker: InProcessBroker, path: Path, *ids: str) -> None:
     ]
     ledger = SqlLedger(f"sqlite:///{path}").uuid()
     header = HoldManyHeader(producer_group="pay", ledger=ledger, allowed_ms=60_000)
-    with OwnCalls(broker.broker_address) as calls:
-        calls.call(OwnCode.HOLD_MANY, header, rows)
+    with NativeCalls(broker.broker_address) as calls:
+        calls.call(NativeCode.HOLD_MANY, header, rows)
 
 
 def states(broker: InProcessBroker) -> dict[str, int]:
     wanted = ListTransactionsHeader(states="prepared,committed,rolled_back", with_ids=True)
-    with OwnCalls(broker.broker_address) as calls:
+    with NativeCalls(broker.broker_address) as calls:
         return {
-            row.transaction_id: row.state for row in calls.rows(OwnCode.LIST_TRANSACTIONS, wanted)
+            row.transaction_id: row.state
+            for row in calls.rows(NativeCode.LIST_TRANSACTIONS, wanted)
         }
 
 

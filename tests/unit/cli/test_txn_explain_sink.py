@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from escrowmq.cli.txn_explain_sink import held_by_sink
+from escrowmq.cli.txn.explain_sink import held_by_sink
 from escrowmq.model.sink_attempt import GROUP_PREFIX, PLAIN_QUERY, HeldAs, SinkAttempt, SinkRun
 
 QUERY = "0f8fad5b-d9cb-469f-a165-70867728950e"
@@ -31,7 +31,7 @@ def test_an_attempt_is_told_with_its_batch_and_what_ends_it() -> None:
 def test_a_part_is_told_with_its_home() -> None:
     told = said(attempt().elsewhere("b-2", 77))
     assert "app id shop" in told
-    assert "decided at broker b-2, where half message 77" in told
+    assert "Broker b-2 decides it: half message 77" in told
     assert f"txn explain {attempt().transaction_id} " in told
     assert "evidence" not in told
 
@@ -39,8 +39,8 @@ def test_a_part_is_told_with_its_home() -> None:
 @pytest.mark.parametrize(
     ("held_as", "expected"),
     [
-        (HeldAs(f"{GROUP_PREFIX}shop", "odd"), "does not tell which batch"),
-        (HeldAs(f"{GROUP_PREFIX}shop@b-2", "odd"), "does not tell where it is decided"),
+        (HeldAs(f"{GROUP_PREFIX}shop", "odd"), "does not say which batch"),
+        (HeldAs(f"{GROUP_PREFIX}shop@b-2", "odd"), "does not say which broker decides it"),
     ],
 )
 def test_a_name_that_tells_nothing_is_no_error(held_as: HeldAs, expected: str) -> None:

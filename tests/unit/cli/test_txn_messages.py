@@ -11,14 +11,15 @@ from pathlib import Path
 import pytest
 
 from escrowmq.cli.main import main
-from escrowmq.cli.txn_messages import previews_of
-from escrowmq.client.ledger_table import SqlLedger
-from escrowmq.client.messages import Message
-from escrowmq.client.outgoing import Held, Resolution
-from escrowmq.client.own_calls import OwnCalls
-from escrowmq.client.producer import Producer
+from escrowmq.cli.txn.messages import previews_of
+from escrowmq.client.ledger.table import SqlLedger
+from escrowmq.client.messages.messages import Message
+from escrowmq.client.messages.outgoing import HeldTransaction
+from escrowmq.client.network.native_calls import NativeCalls
+from escrowmq.client.producer.producer import Producer
 from escrowmq.model.errors import RequestRefused
-from escrowmq.protocol.own import OwnCode
+from escrowmq.model.resolution import Resolution
+from escrowmq.protocol.native.requests import NativeCode
 from escrowmq.testing import InProcessBroker
 
 Run = Callable[..., str]
@@ -44,7 +45,7 @@ def run(broker: InProcessBroker, capsys: pytest.CaptureFixture[str]) -> Run:
 
 
 @pytest.fixture(scope="module")
-def half(broker: InProcessBroker) -> Iterator[Held]:
+def half(broker: InProcessBroker) -> Iterator[HeldTransaction]:
     """Yield an undecided half message."""
     with Producer(broker.address, group="pay", checker=lambda _: Resolution.UNKNOWN) as producer:
         body = b'{"order": 4711}'
@@ -53,7 +54,7 @@ def half(broker: InProcessBroker) -> Iterator[Held]:
 
 
 @pytest.fixture
-def held(half: Held) -> str:
+def held(half: HeldTransaction) -> str:
     """Return the transaction id of the half message."""
     return half.transaction_id
 
@@ -74,7 +75,7 @@ def test_a_list_without_messages_does_not_ask_for_them(run: Run, held: str) -> N
     assert "order-4711" not in told
 
 
-def test_show_lists_the_messages_and_the_events(run: Run, half: Held, held: str) -> None:
+def test_show_lists_the_messages_and_the_events(run: Run, half: HeldTransaction, held: str) -> None:
     told = run("txn", "show", held)
     assert '{"order": 4711}' in told
     assert "held" in told
@@ -125,9 +126,9 @@ def test_several_messages_are_counted_and_no_body_steers_the_terminal(
 def test_a_broker_that_does_not_know_the_request_leaves_the_columns_empty(
     broker: InProcessBroker,
 ) -> None:
-    class Older(OwnCalls):
+    class Older(NativeCalls):
         def call(self, code, header=None, rows=()):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202
-            if code is OwnCode.PREVIEW_HALVES:
+            if code is NativeCode.PREVIEW_HALVES:
                 raise RequestRefused("request_unsupported", "request code 30015 is not known here")
             return super().call(code, header, rows)
 

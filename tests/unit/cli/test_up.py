@@ -11,19 +11,19 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from escrowmq.cli.main import main
-from escrowmq.cli.serve import serve
-from escrowmq.cli.up import STARVED_NICENESS, may_starve
-from escrowmq.cli.up import up as up_command
+from escrowmq.cli.run.serve import serve
+from escrowmq.cli.run.up import STARVED_NICENESS, may_starve
+from escrowmq.cli.run.up import up as up_command
 from escrowmq.pipeline.config import PipelineConfig
 from escrowmq.pipeline.priority import LEFT_OVER
-from tests.unit.cli.family import family, is_gone
-from tests.unit.cli.hungry import busy_processor
 from tests.unit.cli.test_serve import serving
+from tests.unit.supervise.family import family, is_gone
+from tests.unit.supervise.hungry import busy_processor
 
 MODULE = "tests.unit.cli.up_stand_in"
 ANY_PORT = ("--port", "0", "--name-port", "0")
@@ -37,8 +37,12 @@ def broker_in(line: str) -> str:
 
 
 def test_it_has_the_flags_of_serve() -> None:
-    def flags(command: Callable[..., None]) -> dict[str, inspect.Parameter]:
-        return dict(inspect.signature(command).parameters)
+    def flags(command: Callable[..., None]) -> dict[str, tuple[Any, ...]]:
+        found: dict[str, tuple[Any, ...]] = {}
+        for name, parameter in inspect.signature(command).parameters.items():
+            kind, option = get_args(parameter.annotation)
+            found[name] = (kind, parameter.default, vars(option))
+        return found
 
     assert flags(up_command) == flags(serve)
 
@@ -97,7 +101,7 @@ def test_a_pipeline_that_starves_steps_less_far_back_for_a_while(tmp_path: Path)
         up.line("pipeline  starved, waited=", f"niceness={STARVED_NICENESS} for 1 s")
         up.line("pipeline  ended, by SIGKILL; starts again in 0.2 s")
         up.line("pipeline", "ready", f"niceness={STARVED_NICENESS}")
-        up.line("pipeline  steps back again")
+        up.line("pipeline  has its configured niceness again")
         up.line("pipeline  ended, exit code 0; starts again in 0.2 s")
         up.line("pipeline", "ready", f"niceness={LEFT_OVER}")
         up.process.terminate()
@@ -144,4 +148,4 @@ def test_without_spark_it_says_what_to_install(tmp_path: Path) -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )
     assert done.returncode == 2
-    assert 'spark_missing: the pipeline needs it: pip install "escrowmq[spark]"' in done.stderr
+    assert 'spark_missing: the pipeline needs Spark: pip install "escrowmq[spark]"' in done.stderr

@@ -11,10 +11,11 @@ from __future__ import annotations
 import os
 import sys
 
-from escrowmq.cli import supervising, up
 from escrowmq.cli.main import main
+from escrowmq.cli.run import up
 from escrowmq.pipeline.priority import LEFT_OVER
-from tests.unit.cli.family import KINDS
+from escrowmq.supervise import supervising
+from tests.unit.supervise.family import KINDS
 
 TOLD = f"""
 niceness = left_over = "{LEFT_OVER}"

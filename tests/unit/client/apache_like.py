@@ -1,15 +1,16 @@
-"""Make our broker act like one of Apache's, which does not know our own requests."""
+"""Make our broker act like one of Apache's, which does not know native requests."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from escrowmq.broker.requests import Request
-from escrowmq.broker.sending import Sending
+from escrowmq.broker.net.requests import Request
+from escrowmq.broker.rocketmq.sending import Sending
 from escrowmq.broker.server import Server
-from escrowmq.protocol.codes import ResponseCode
-from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.send_headers import SendResponseHeader
+from escrowmq.protocol.message.ids import offset_message_id
+from escrowmq.protocol.native.requests import NativeCode
+from escrowmq.protocol.remoting.codes import ResponseCode
+from escrowmq.protocol.remoting.send_headers import SendResponseHeader
 
 if TYPE_CHECKING:
     import pytest
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 def play_apache(server: Server) -> None:
     """Make producers that start from now on take the broker for one of Apache's."""
-    for code in OwnCode:
+    for code in NativeCode:
         server.broker._handlers.pop(code, None)
 
 
@@ -33,7 +34,7 @@ def store_unsafely(monkeypatch: pytest.MonkeyPatch, code: ResponseCode) -> None:
         unique_key: str | None = None,
     ) -> None:
         header = SendResponseHeader(
-            offset_message_id=sending._message_id(log_offset),
+            offset_message_id=offset_message_id(sending.identity.store_host, log_offset),
             queue_id=queue_id,
             queue_offset=queue_offset,
             transaction_id=unique_key,

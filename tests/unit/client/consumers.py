@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from escrowmq.broker.server import Server
-from escrowmq.client.consumer import AsyncConsumer
+from escrowmq.client.consumer.consumer import AsyncConsumer
 from escrowmq.testing.clock import ManualClock
 from tests.unit.broker.wire import Peer, make_topic, sending, serving
 

@@ -18,12 +18,12 @@ from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
-from escrowmq.client.messages import Message
-from escrowmq.client.outgoing import Resolution
-from escrowmq.client.own_calls import OwnCalls
-from escrowmq.client.producer import AsyncProducer, Producer
-from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.own_headers import ListQueuesHeader, ReadMessagesHeader
+from escrowmq.client.messages.messages import Message
+from escrowmq.client.network.native_calls import NativeCalls
+from escrowmq.client.producer.producer import AsyncProducer, Producer
+from escrowmq.model.resolution import Resolution
+from escrowmq.protocol.native.headers import ListQueuesHeader, ReadMessagesHeader
+from escrowmq.protocol.native.requests import NativeCode
 from tests.ledger.kill import broker
 
 THREADS = 50
@@ -109,10 +109,10 @@ def judge(broker_address: str, expected: int) -> None:
     """Assert that each key's messages are in one queue, in order, each once."""
     found: dict[str, list[int]] = defaultdict(list)
     places: dict[str, set[int]] = defaultdict(set)
-    with OwnCalls(broker_address) as calls:
-        for queue in list(calls.rows(OwnCode.LIST_QUEUES, ListQueuesHeader(topic=TOPIC))):
+    with NativeCalls(broker_address) as calls:
+        for queue in list(calls.rows(NativeCode.LIST_QUEUES, ListQueuesHeader(topic=TOPIC))):
             wanted = ReadMessagesHeader(topic=TOPIC, queue_id=queue.queue_id)
-            for row in calls.rows(OwnCode.READ_MESSAGES, wanted):
+            for row in calls.rows(NativeCode.READ_MESSAGES, wanted):
                 key, _, number = row.body.decode().partition(":")
                 found[key].append(int(number))
                 places[key].add(queue.queue_id)

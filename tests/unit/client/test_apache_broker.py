@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from escrowmq.broker.server import Server
-from escrowmq.client.apache_broker import ApacheBroker
-from escrowmq.client.check_answers import Check
 from escrowmq.client.config import ProducerConfig
-from escrowmq.client.messages import Message, received
-from escrowmq.client.outgoing import Resolution
-from escrowmq.client.producing import Producing
+from escrowmq.client.messages.messages import Message, received
+from escrowmq.client.producer.apache_broker import ApacheBroker
+from escrowmq.client.producer.check_answers import Check
+from escrowmq.client.producer.producing import Producing
 from escrowmq.model.errors import RequestRefused
-from escrowmq.protocol.stored_message import StoredMessage
+from escrowmq.model.resolution import Resolution
+from escrowmq.protocol.message.stored_message import StoredMessage
 from escrowmq.transaction.commands import Verdict, VerdictKind
 from escrowmq.transaction.states import State
 from tests.unit.broker.wire import eventually, serving, visible

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from escrowmq.client.background import background
+from escrowmq.client.network.background import background
 from escrowmq.model.errors import RequestRefused
 
 

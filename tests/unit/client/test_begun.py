@@ -6,9 +6,9 @@ import asyncio
 from contextlib import suppress
 from pathlib import Path
 
-from escrowmq.client.messages import Received
-from escrowmq.client.outgoing import Resolution
-from escrowmq.client.producer import AsyncProducer, Producer
+from escrowmq.client.messages.messages import Received
+from escrowmq.client.producer.producer import AsyncProducer, Producer
+from escrowmq.model.resolution import Resolution
 from escrowmq.transaction.states import State
 from tests.unit.broker.wire import eventually, serving
 from tests.unit.client.test_producer import check_all, halves

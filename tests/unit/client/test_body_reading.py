@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from escrowmq import Consumer, JsonCodec, Message, Producer, Received
-from escrowmq.client.body_reading import handler_of
-from escrowmq.client.codecs import JSON
+from escrowmq.client.messages.body_reading import handler_of
+from escrowmq.client.messages.codecs import JSON
 from escrowmq.model.errors import RequestRefused
 from tests.unit.client.order_types import (
     FIELDS,

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from escrowmq.client.messages import Message
-from escrowmq.client.producer import AsyncProducer
+from escrowmq.client.messages.messages import Message
+from escrowmq.client.producer.producer import AsyncProducer
 from tests.unit.broker.wire import T0, serving
 from tests.unit.client.apache_like import play_apache
 from tests.unit.client.test_producer import halves
@@ -38,7 +38,7 @@ async def test_of_several_messages_the_longest_time_counts(tmp_path: Path, count
         AsyncProducer(server.name_address, "pay") as producer,
     ):
         times = ["30", "90", *["5"] * (count - 2)]
-        await producer._core.hold(
+        await (await producer._core.started()).hold(
             "t", [Message(topic="orders", properties={IMMUNE: one}) for one in times]
         )
         first, *_ = halves(server)

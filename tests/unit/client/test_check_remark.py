@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from escrowmq.broker.server import Server
-from escrowmq.client.check_answers import REMARK_CHARS_MAX, Check, remark_of
-from escrowmq.client.messages import Message, Received
-from escrowmq.client.outgoing import Resolution
-from escrowmq.client.producer import AsyncProducer, Producer
-from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.own_headers import TransactionHeader
+from escrowmq.client.messages.messages import Message, Received
+from escrowmq.client.producer.check_answers import REMARK_CHARS_MAX, Check, remark_of
+from escrowmq.client.producer.producer import AsyncProducer, Producer
+from escrowmq.model.resolution import Resolution
+from escrowmq.protocol.native.headers import TransactionHeader
+from escrowmq.protocol.native.requests import NativeCode
 from escrowmq.transaction.states import State
-from tests.unit.broker.own_peer import all_rows
+from tests.unit.broker.native_peer import all_rows
 from tests.unit.broker.wire import Peer, eventually, serving
 from tests.unit.client.test_producer import check_all, halves
 from tests.unit.client.test_producing import producing
@@ -29,7 +29,7 @@ async def remarks(server: Server) -> list[str]:
     asked = TransactionHeader(half_offset=0)
 
     async def answered() -> list[str]:
-        rows = await all_rows(peer, OwnCode.LIFE_LINE, asked)
+        rows = await all_rows(peer, NativeCode.LIFE_LINE, asked)
         return [row.detail for row in rows if row.event == "answered"]
 
     async with asyncio.timeout(10):

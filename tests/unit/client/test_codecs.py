@@ -16,10 +16,10 @@ import pydantic
 import pytest
 
 from escrowmq import JsonCodec
-from escrowmq.client.codecs import DECODERS_MAX, JSON, Codec, codec_for
-from escrowmq.client.messages import Message
+from escrowmq.client.messages.codecs import DECODERS_MAX, JSON, Codec, codec_for
+from escrowmq.client.messages.messages import Message
 from escrowmq.model.errors import RequestRefused
-from escrowmq.protocol.properties import parse_properties
+from escrowmq.protocol.message.properties import parse_properties
 from tests.unit.client.order_types import FIELDS, JSON_BODY, ORDERS, ModelOrder, StructOrder
 
 

@@ -8,11 +8,16 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from escrowmq.client import connection as connections
-from escrowmq.client.connection import Connection, split_address
+from escrowmq.client.network import connection as connections
+from escrowmq.client.network.connection import BrokerConnection, split_address
 from escrowmq.model.errors import OutcomeUnknown, RequestRefused, Unavailable
-from escrowmq.protocol.codes import RequestCode
-from escrowmq.protocol.remoting import Frame, FrameSplitter, encode_request, encode_response
+from escrowmq.protocol.remoting.codes import RequestCode
+from escrowmq.protocol.remoting.frames import (
+    FrameSplitter,
+    RemotingFrame,
+    encode_request,
+    encode_response,
+)
 
 CODE = RequestCode.HEART_BEAT
 
@@ -21,7 +26,7 @@ class Other:
     """The other end of the connection: it answers, asks or stays silent, as the test says."""
 
     def __init__(self) -> None:
-        self.frames: asyncio.Queue[Frame] = asyncio.Queue()
+        self.frames: asyncio.Queue[RemotingFrame] = asyncio.Queue()
         self.writer: asyncio.StreamWriter | None = None
         self.has_hung_up = asyncio.Event()
 
@@ -44,12 +49,14 @@ class Other:
 
 
 @asynccontextmanager
-async def connected(asked: list[Frame] | None = None) -> AsyncIterator[tuple[Connection, Other]]:
+async def connected(
+    asked: list[RemotingFrame] | None = None,
+) -> AsyncIterator[tuple[BrokerConnection, Other]]:
     other = Other()
     server = await asyncio.start_server(other.serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     heard = asked if asked is not None else []
-    connection = await Connection.open(
+    connection = await BrokerConnection.open(
         f"127.0.0.1:{port}", lambda _connection, frame: heard.append(frame)
     )
     try:
@@ -128,7 +135,7 @@ async def test_those_held_back_are_told_when_the_connection_is_lost(
 
 
 async def test_what_the_other_side_asks_is_passed_on() -> None:
-    asked: list[Frame] = []
+    asked: list[RemotingFrame] = []
     async with connected(asked) as (connection, other):
         answer = connection.ask_soon(CODE)
         frame = await other.frames.get()
@@ -150,7 +157,7 @@ async def test_garbage_ends_the_connection() -> None:
 
 async def test_nobody_is_there() -> None:
     with pytest.raises(Unavailable, match="broker_unreachable"):
-        await Connection.open("127.0.0.1:1", lambda *_: None)
+        await BrokerConnection.open("127.0.0.1:1", lambda *_: None)
 
 
 async def test_an_unanswered_request_whose_caller_is_gone_warns_nobody() -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from escrowmq.client import consuming
-from escrowmq.client.consumer import AsyncConsumer, Consumer
-from escrowmq.client.handling import GiveUp, RetryLater
-from escrowmq.client.messages import Received
+from escrowmq.client.consumer import consuming
+from escrowmq.client.consumer.consumer import AsyncConsumer, Consumer
+from escrowmq.client.messages.handling import GiveUp, RetryLater
+from escrowmq.client.messages.messages import Received
 from escrowmq.model.errors import RequestRefused
 from tests.unit.broker.wire import Peer, eventually, sending
 from tests.unit.client.consumers import ORDERS, SEND, advance, consumer, send, served, stored

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from escrowmq.client import consuming
-from escrowmq.client.consumer import AsyncConsumer
-from escrowmq.client.messages import Received
+from escrowmq.client.consumer import consuming
+from escrowmq.client.consumer.consumer import AsyncConsumer
+from escrowmq.client.messages.messages import Received
 from escrowmq.model.errors import RequestRefused
 from tests.unit.broker.wire import T0, eventually
 from tests.unit.client.consumers import ORDERS, advance, consumer, send, served, stored

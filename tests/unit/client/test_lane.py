@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from escrowmq.client import lane as lanes
-from escrowmq.client.lane import Lane
+from escrowmq.client.producer import shared_requests as lanes
+from escrowmq.client.producer.shared_requests import SharedRequests
 from escrowmq.model.errors import EscrowError, OutcomeUnknown, RequestRefused, Unavailable
 
 
@@ -16,7 +16,9 @@ class Road:
         self.came: list[list[str]] = []
         self.open = asyncio.Event()
         self.open.set()
-        self.lane = Lane(self.carry, len, lambda item: item.startswith("later"), shared_max=3)
+        self.lane = SharedRequests(
+            self.carry, len, lambda item: item.startswith("later"), shared_max=3
+        )
 
     async def carry(self, items: list[str]) -> list[str | EscrowError]:
         self.came.append(items)

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from escrowmq.broker.server import Server
-from escrowmq.client.listener import Executed
-from escrowmq.client.messages import Message, Received, SendStatus
-from escrowmq.client.outgoing import Resolution
-from escrowmq.client.producer import AsyncProducer, Producer
+from escrowmq.client.messages.messages import Message, Received, SendStatus
+from escrowmq.client.producer.listener import Executed
+from escrowmq.client.producer.producer import AsyncProducer, Producer
+from escrowmq.model.resolution import Resolution
 from tests.unit.broker.wire import eventually, serving, visible
 from tests.unit.client.apache_like import play_apache
 from tests.unit.client.test_producer import check_all
@@ -88,7 +88,7 @@ async def test_executed_tells_where_the_half_message_is(tmp_path: Path, *, is_ap
 
         for half_offset, done in enumerate(await asyncio.to_thread(work)):
             assert done.topic == "orders"
-            assert done.broker_name == server.broker.config.name
+            assert done.broker_name == server.broker.identity.name
             assert done.half_offset == half_offset
             assert done.status is SendStatus.SEND_OK
             (stored,) = visible(server, "orders", done.queue_id)

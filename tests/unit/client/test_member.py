@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from escrowmq.broker.connection import Connection as ServedConnection
+from escrowmq.broker.net.connection import ClientConnection as ServedConnection
 from escrowmq.broker.server import Server
-from escrowmq.client import member as members
-from escrowmq.client.connection import Connection
-from escrowmq.client.member import Member
+from escrowmq.client.network import member as members
+from escrowmq.client.network.connection import BrokerConnection
+from escrowmq.client.network.member import Member
 from escrowmq.model.errors import Unavailable
-from escrowmq.protocol.admin_headers import RunningInfoHeader
-from escrowmq.protocol.client_bodies import ConsumerMembership, Subscription
-from escrowmq.protocol.codes import RequestCode, ResponseCode
-from escrowmq.protocol.consumer_headers import ConsumerGroupHeader
-from escrowmq.protocol.remoting import Frame, encode_request
+from escrowmq.protocol.remoting.admin_headers import RunningInfoHeader
+from escrowmq.protocol.remoting.client_bodies import ConsumerMembership, SubscriptionBody
+from escrowmq.protocol.remoting.codes import RequestCode, ResponseCode
+from escrowmq.protocol.remoting.consumer_headers import ConsumerGroupHeader
+from escrowmq.protocol.remoting.frames import RemotingFrame, encode_request
 from tests.unit.broker.wire import LOOPBACK, Peer, eventually, serving
 
 
@@ -47,7 +47,7 @@ async def test_a_new_group_is_told_at_once(tmp_path: Path) -> None:
     async with serving(tmp_path) as server, joined(server) as member:
         await eventually(lambda: producers(server))
         member.consuming["ship"] = ConsumerMembership(
-            group="ship", subscriptions=(Subscription(topic="orders"),)
+            group="ship", subscriptions=(SubscriptionBody(topic="orders"),)
         )
         await member.beat()
         assert server.broker.clients.consumer_groups() == ["ship"]
@@ -82,7 +82,7 @@ async def test_without_a_name_server_it_does_not_start() -> None:
 async def test_brokers_ask_and_only_what_is_understood_is_heard(tmp_path: Path) -> None:
     heard: list[bytes] = []
 
-    def hear(_connection: Connection, frame: Frame) -> None:
+    def hear(_connection: BrokerConnection, frame: RemotingFrame) -> None:
         heard.append(frame.body)
         raise ValueError("a handler that fails must not end the connection")
 
@@ -102,7 +102,7 @@ async def test_a_tool_is_told_at_once_what_a_client_does_not_answer(tmp_path: Pa
     async with serving(tmp_path) as server, joined(server) as member:
         await eventually(lambda: producers(server))
         member.consuming["ship"] = ConsumerMembership(
-            group="ship", subscriptions=(Subscription(topic="orders"),)
+            group="ship", subscriptions=(SubscriptionBody(topic="orders"),)
         )
         await member.beat()
         tool = await Peer.to(server.broker_address)
@@ -118,10 +118,10 @@ async def test_goodbye_is_said_after_every_heartbeat_was_answered(
     """A broker with threads could process the heartbeat last, and would still list the client."""
     async with serving(tmp_path) as server, joined(server) as member:
         await eventually(lambda: producers(server) == ["me"])
-        handle, heard = server.broker.handle, asyncio.Queue[Frame]()
+        handle, heard = server.broker.handle, asyncio.Queue[RemotingFrame]()
         codes: list[int] = []
 
-        def slow(connection: ServedConnection, frame: Frame) -> None:
+        def slow(connection: ServedConnection, frame: RemotingFrame) -> None:
             codes.append(frame.code)
             if frame.code == RequestCode.HEART_BEAT:
                 heard.put_nowait(frame)

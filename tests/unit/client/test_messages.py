@@ -9,18 +9,18 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from escrowmq.client.messages import Message, message_of, new_message_id, received
+from escrowmq.client.messages.messages import Message, message_of, new_message_id, received
 from escrowmq.model import message as model
 from escrowmq.model.errors import RequestRefused
-from escrowmq.protocol.properties import parse_properties
-from escrowmq.protocol.stored_message import SYS_COMPRESSED, StoredMessage, decode, encode
+from escrowmq.protocol.message.properties import parse_properties
+from escrowmq.protocol.message.stored_message import SYS_COMPRESSED, StoredMessage, decode, encode
 
 HOST = bytes((127, 0, 0, 1)) + (10911).to_bytes(4, "big")
 
 
 def stored(message: Message, *, sys_flag: int = 0, body: bytes | None = None) -> StoredMessage:
     record = encode(
-        model.Message(
+        model.SentMessage(
             topic=message.topic,
             queue_id=2,
             body=message.payload() if body is None else body,

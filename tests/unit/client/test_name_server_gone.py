@@ -11,9 +11,9 @@ import aiosqlite
 import pytest
 
 from escrowmq.broker.server import Server
-from escrowmq.client import network
-from escrowmq.client.ledger_table import SqlLedger
-from escrowmq.client.producer import AsyncProducer
+from escrowmq.client.ledger.table import SqlLedger
+from escrowmq.client.network import routing
+from escrowmq.client.producer.producer import AsyncProducer
 from escrowmq.model.errors import Unavailable
 from tests.unit.broker.wire import make_topic, serving, visible
 
@@ -94,7 +94,7 @@ class Scene:
 @pytest.fixture
 async def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Scene]:
     # Routes expire at once, so each use asks the name server.
-    monkeypatch.setattr(network, "ROUTE_S", 0.0)
+    monkeypatch.setattr(routing, "ROUTE_S", 0.0)
     path = tmp_path / "shop.db"
     ledger = SqlLedger(f"sqlite:///{path}")
     ledger.create()

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from escrowmq.broker.server import Server
-from escrowmq.client.network import Network, name_servers
+from escrowmq.client.network.routing import Network, name_servers
 from escrowmq.model.errors import RequestRefused, Unavailable
-from escrowmq.protocol.codes import RequestCode
+from escrowmq.protocol.remoting.codes import RequestCode
 from tests.unit.broker.wire import make_topic, serving
 
 
@@ -63,7 +63,7 @@ async def test_the_next_name_server_is_asked_when_one_is_gone(tmp_path: Path) ->
 async def test_without_a_name_server_the_old_route_is_believed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("escrowmq.client.network.ROUTE_S", 0.0)
+    monkeypatch.setattr("escrowmq.client.network.routing.ROUTE_S", 0.0)
     async with serving(tmp_path) as server:
         net = Network(server.name_address, lambda *_: None)
         await topic(server, "orders")

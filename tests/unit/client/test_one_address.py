@@ -17,11 +17,11 @@ import pytest
 from escrowmq import AsyncProducer, Consumer, Producer, Received
 from escrowmq.broker.server import Server
 from escrowmq.cli.main import main
-from escrowmq.client.foreign_peers import PEERS, kind_of
-from escrowmq.client.own_calls import OwnCalls
+from escrowmq.client.network.foreign_peers import PEERS, kind_of
+from escrowmq.client.network.native_calls import NativeCalls
 from escrowmq.model.errors import ProtocolViolation, RequestRefused, Unavailable
-from escrowmq.protocol.codes import RequestCode
-from escrowmq.protocol.own import OwnCode
+from escrowmq.protocol.native.requests import NativeCode
+from escrowmq.protocol.remoting.codes import RequestCode
 from escrowmq.testing import InProcessBroker
 from tests.unit.broker.wire import serving
 from tests.unit.client.apache_like import play_apache
@@ -116,8 +116,8 @@ def test_every_caller_says_what_listens_at_a_foreign_address(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with foreign(answer, reads=reads) as address:
-        with OwnCalls(address) as calls, pytest.raises(ProtocolViolation) as refused:
-            calls.call(OwnCode.STATUS)
+        with NativeCalls(address) as calls, pytest.raises(ProtocolViolation) as refused:
+            calls.call(NativeCode.STATUS)
         assert refused.value.code == "peer_not_broker"
         assert refused.value.fields["address"] == address
         assert PEERS[kind] in str(refused.value)
@@ -135,8 +135,8 @@ def test_the_http_port_of_a_broker_says_what_it_is(tmp_path: Path) -> None:
             await asyncio.to_thread(check, server.http_address)
 
     def check(address: str) -> None:
-        with OwnCalls(address) as calls, pytest.raises(ProtocolViolation, match="HTTP server"):
-            calls.call(OwnCode.STATUS)
+        with NativeCalls(address) as calls, pytest.raises(ProtocolViolation, match="HTTP server"):
+            calls.call(NativeCode.STATUS)
         with pytest.raises(ProtocolViolation, match="HTTP server"), Producer(address, "orders"):
             pass
 
@@ -147,10 +147,10 @@ def test_silence_is_not_taken_for_another_program() -> None:
     """A broker that does not answer, or closes the connection, is unavailable and may come back."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
-        with OwnCalls(address, answer_s=0.1) as calls, pytest.raises(Unavailable):
-            calls.call(OwnCode.STATUS)
-    with foreign(b"") as address, OwnCalls(address) as calls, pytest.raises(Unavailable):
-        calls.call(OwnCode.STATUS)
+        with NativeCalls(address, answer_s=0.1) as calls, pytest.raises(Unavailable):
+            calls.call(NativeCode.STATUS)
+    with foreign(b"") as address, NativeCalls(address) as calls, pytest.raises(Unavailable):
+        calls.call(NativeCode.STATUS)
 
 
 @pytest.mark.parametrize(

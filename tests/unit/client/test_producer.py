@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from escrowmq.broker.connection import Connection
+from escrowmq.broker.net.connection import ClientConnection
 from escrowmq.broker.server import Server
-from escrowmq.client.messages import Message, Received
-from escrowmq.client.outgoing import Resolution
-from escrowmq.client.producer import AsyncProducer, Producer
-from escrowmq.client.producer_checks import ASKED_MAX
+from escrowmq.client.messages.messages import Message, Received
+from escrowmq.client.producer.checks import ASKED_MAX
+from escrowmq.client.producer.producer import AsyncProducer, Producer
 from escrowmq.model.errors import RequestRefused, Unavailable
-from escrowmq.protocol.codes import RequestCode
-from escrowmq.protocol.remoting import Frame
+from escrowmq.model.resolution import Resolution
+from escrowmq.protocol.remoting.codes import RequestCode
+from escrowmq.protocol.remoting.frames import RemotingFrame
 from escrowmq.transaction.commands import Verdict, VerdictKind
 from escrowmq.transaction.states import State
 from escrowmq.transaction.table import Half
@@ -243,7 +243,7 @@ async def test_an_odd_answer_is_unknown(tmp_path: Path) -> None:
 async def test_a_check_that_hangs_hinders_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("escrowmq.client.producer_checks.ANSWER_S", 0.05)
+    monkeypatch.setattr("escrowmq.client.producer.checks.ANSWER_S", 0.05)
     async with serving(tmp_path) as server:
         never = asyncio.Event()
 
@@ -268,7 +268,7 @@ async def test_a_check_that_hangs_hinders_nobody(
 async def test_a_forked_child_goes_on_with_connections_of_its_own(tmp_path: Path) -> None:
     program = """
         import os, sys
-        from escrowmq.client.producer import Producer
+        from escrowmq.client.producer.producer import Producer
         producer = Producer(sys.argv[1], "pay")
         producer.send("orders", "parent")
         child = os.fork()
@@ -287,8 +287,8 @@ async def test_a_forked_child_goes_on_with_connections_of_its_own(tmp_path: Path
 async def test_a_producer_that_nobody_closed_is_closed_at_the_end(tmp_path: Path) -> None:
     program = """
         import sys
-        from escrowmq.client.outgoing import Resolution
-        from escrowmq.client.producer import Producer
+        from escrowmq.client.messages.outgoing import Resolution
+        from escrowmq.client.producer.producer import Producer
         producer = Producer(sys.argv[1], "pay", checker=lambda message: Resolution.UNKNOWN)
         producer.send("orders", "1")
     """
@@ -327,7 +327,7 @@ async def test_a_producer_that_nobody_has_any_more_leaves(tmp_path: Path) -> Non
 def listening(server: Server) -> Iterator[list[int]]:
     handle, codes = server.broker.handle, []
 
-    def heard(connection: Connection, frame: Frame) -> None:
+    def heard(connection: ClientConnection, frame: RemotingFrame) -> None:
         codes.append(frame.code)
         handle(connection, frame)
 

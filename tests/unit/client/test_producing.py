@@ -9,15 +9,16 @@ from typing import Any
 
 import pytest
 
-from escrowmq.broker.connection import Connection
+from escrowmq.broker.net.connection import ClientConnection
 from escrowmq.broker.server import Server
-from escrowmq.client.check_answers import Check, Checker
 from escrowmq.client.config import ProducerConfig
-from escrowmq.client.messages import Message, new_transaction_id
-from escrowmq.client.outgoing import Held, Resolution
-from escrowmq.client.producing import Producing
+from escrowmq.client.messages.messages import Message, new_transaction_id
+from escrowmq.client.messages.outgoing import HeldTransaction
+from escrowmq.client.producer.check_answers import Check, Checker
+from escrowmq.client.producer.producing import Producing
 from escrowmq.model.errors import OutcomeUnknown, RequestRefused, Unavailable
-from escrowmq.protocol.remoting import Frame
+from escrowmq.model.resolution import Resolution
+from escrowmq.protocol.remoting.frames import RemotingFrame
 from escrowmq.transaction.commands import Verdict, VerdictKind
 from escrowmq.transaction.states import State
 from tests.unit.broker.wire import eventually, make_topic, serving, visible
@@ -62,7 +63,7 @@ async def test_many_messages_share_requests_and_keep_the_order_of_their_key(
         handled: list[int] = []
         handle = server.broker.handle
 
-        def counted(connection: Connection, frame: Frame) -> None:
+        def counted(connection: ClientConnection, frame: RemotingFrame) -> None:
             handled.append(frame.code)
             handle(connection, frame)
 
@@ -118,7 +119,7 @@ async def test_a_rolled_back_transaction_is_never_visible(tmp_path: Path) -> Non
 async def test_a_large_transaction_goes_in_several_requests_and_is_decided_as_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("escrowmq.client.own_broker.PART_BYTES_MAX", 4_096)
+    monkeypatch.setattr("escrowmq.client.producer.native_broker.PART_BYTES_MAX", 4_096)
     async with serving(tmp_path) as server, producing(server) as producer:
         messages = [Message(topic="orders", body=b"x" * 100) for _ in range(300)]
         held = await producer.hold(new_transaction_id(), messages)
@@ -148,11 +149,11 @@ async def test_one_bad_transaction_does_not_spoil_those_that_share_its_request(
         good = producer.hold(new_transaction_id(), [Message(topic="points", body=b"1")])
         bad = producer.hold(new_transaction_id(), [Message(topic="orders")])
         ends = await asyncio.gather(good, bad, return_exceptions=True)
-        assert isinstance(ends[0], Held)
+        assert isinstance(ends[0], HeldTransaction)
         assert isinstance(ends[1], RequestRefused)
 
 
-def ask(server: Server, held: Held, told: list[str]) -> None:
+def ask(server: Server, held: HeldTransaction, told: list[str]) -> None:
     verdict = Verdict(
         half_offset=held.half_offset,
         kind=VerdictKind.ASK,

@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 
 from escrowmq import Consumer
-from escrowmq.client.messages import Received
+from escrowmq.client.messages.messages import Received
 from escrowmq.testing import InProcessBroker
 from tests.spark.topics import row, send
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from escrowmq.client.sharing import Progress, share
+from escrowmq.client.consumer.sharing import QueueProgress, share
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_who_is_not_known_yet_takes_nothing() -> None:
 
 
 def test_the_first_message_that_is_open_is_where_a_restart_goes_on() -> None:
-    progress = Progress(5)
+    progress = QueueProgress(5)
     assert progress.committed == 5
     for offset in (5, 6, 8):
         progress.take(offset)
@@ -42,7 +42,7 @@ def test_the_first_message_that_is_open_is_where_a_restart_goes_on() -> None:
 
 
 def test_a_queue_that_was_sent_back_forgets_what_was_open() -> None:
-    progress = Progress(8)
+    progress = QueueProgress(8)
     progress.take(8)
     progress.go_on(9)
     assert progress.committed == 8

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from escrowmq.broker.server import Server
-from escrowmq.client import consuming
-from escrowmq.client.consumer import AsyncConsumer, Consumer
-from escrowmq.client.messages import Received
+from escrowmq.client.consumer import consuming
+from escrowmq.client.consumer.consumer import AsyncConsumer, Consumer
+from escrowmq.client.messages.messages import Received
 from escrowmq.model.errors import ProtocolViolation, RequestRefused
 from tests.unit.broker.wire import Peer, eventually, make_topic, sending
 from tests.unit.client.consumers import ORDERS, SEND, advance, consumer, send, served, stored

@@ -24,7 +24,7 @@ from escrowmq import (
     Resolution,
     SqlLedger,
 )
-from escrowmq.client.codecs import JSON
+from escrowmq.client.messages.codecs import JSON
 from escrowmq.model.errors import RequestRefused
 from escrowmq.testing import AsyncInProcessBroker, InProcessBroker
 from tests.unit.client.order_types import (

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from escrowmq.broker.server import Server
-from escrowmq.client.messages import Message, Received, SendStatus
-from escrowmq.client.outgoing import Resolution
-from escrowmq.client.producer import AsyncProducer, Producer
+from escrowmq.client.messages.messages import Message, Received, SendStatus
+from escrowmq.client.producer.producer import AsyncProducer, Producer
 from escrowmq.model.errors import Unavailable
-from escrowmq.protocol.codes import RequestCode, ResponseCode
+from escrowmq.model.resolution import Resolution
+from escrowmq.protocol.remoting.codes import RequestCode, ResponseCode
 from escrowmq.transaction.states import State
 from tests.unit.broker.wire import eventually, serving
 from tests.unit.client.apache_like import play_apache, store_unsafely

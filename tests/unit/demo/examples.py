@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from escrowmq.demo.figures import Audited, Compared, Decided, Figures, Kill, OnPostgres, Run, Sample
+from escrowmq.demo.figures import (
+    Audited,
+    DecisionCounts,
+    DemoRun,
+    Figures,
+    Kill,
+    MethodFigures,
+    OnPostgres,
+    ProgressSample,
+)
 from escrowmq.demo.schedule import Moment, Victim
 from escrowmq.demo.shop import DOWNSTREAM
 from escrowmq.demo.step_times import OrderStep, StepTimes
-from escrowmq.pipeline.audit.findings import Compared as Evidence
-from escrowmq.pipeline.audit.findings import Finding
+from escrowmq.pipeline.audit.findings import ComparedEvidence as Evidence
+from escrowmq.pipeline.audit.findings import FindingName
 from escrowmq.pipeline.audit.report import AuditReport, ComparisonReport, found_report
 
 STEPS = {
@@ -34,7 +43,7 @@ STEPS = {
 }
 
 
-def run(name: str, **more: object) -> Run:
+def run(name: str, **more: object) -> DemoRun:
     kills = [
         Kill(at_s=1.0, victim=Victim.SERVICE, moment=Moment.AFTER_COMMIT),
         Kill(at_s=2.0, victim=Victim.BROKER, moment=Moment.RANDOM),
@@ -49,14 +58,17 @@ def run(name: str, **more: object) -> Run:
         "paid": 200,
         "messages": 200,
         "kills": kills,
-        "samples": [Sample(at_s=0.0, paid=0, acted=0), Sample(at_s=4.0, paid=200, acted=180)],
+        "samples": [
+            ProgressSample(at_s=0.0, paid=0, acted=0),
+            ProgressSample(at_s=4.0, paid=200, acted=180),
+        ],
         "is_through": True,
         "wrong_effects": dict.fromkeys(DOWNSTREAM, 0),
     }
-    return Run(name=name, **(given | more))  # type: ignore[arg-type]
+    return DemoRun(name=name, **(given | more))  # type: ignore[arg-type]
 
 
-def audit(*found: tuple[Finding, int], failed: str = "") -> AuditReport:
+def audit(*found: tuple[FindingName, int], failed: str = "") -> AuditReport:
     compared = ComparisonReport(
         compared=Evidence.LEDGER, not_compared=failed, is_failed=bool(failed)
     )
@@ -69,18 +81,18 @@ def audit(*found: tuple[Finding, int], failed: str = "") -> AuditReport:
     )
 
 
-LOST = Finding.BUSINESS_ROW_WITHOUT_MESSAGE
-DOUBLED = Finding.BUSINESS_ROW_WITH_SEVERAL
+LOST = FindingName.BUSINESS_ROW_WITHOUT_MESSAGE
+DOUBLED = FindingName.BUSINESS_ROW_WITH_SEVERAL
 
 
 def figures(
     *,
-    transactional: Run | None = None,
+    transactional: DemoRun | None = None,
     of_transactional: AuditReport | None = None,
     undecided: int = 0,
     on_postgres: OnPostgres | None = None,
 ) -> Figures:
-    decided = Decided(
+    decided = DecisionCounts(
         committed_by_producer=198,
         committed_by_ledger=2,
         rolled_back_by_fence=3,
@@ -100,7 +112,7 @@ def figures(
     )
 
 
-def compared(**more: object) -> Compared:
+def compared(**more: object) -> MethodFigures:
     given: dict[str, object] = {
         "orders": 200,
         "took_s": 2.0,
@@ -111,7 +123,7 @@ def compared(**more: object) -> Compared:
         "lock_ms_an_order": 6.0,
         "do_agree": True,
     }
-    return Compared(**(given | more))  # type: ignore[arg-type]
+    return MethodFigures(**(given | more))  # type: ignore[arg-type]
 
 
 def on_postgres(**of_xa: object) -> OnPostgres:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from escrowmq.client.producer import Producer
+from escrowmq.client.producer.producer import Producer
 from escrowmq.demo import order_service
-from escrowmq.demo.order_service import GROUP, PLAIN, TRANSACTIONAL, Service, death_mark
+from escrowmq.demo.order_service import GROUP, PLAIN, TRANSACTIONAL, OrderService, death_mark
 from escrowmq.demo.processes import last_line
-from escrowmq.demo.shop import DOWNSTREAM, EFFECTS, ORDERS, Counts, Shop
+from escrowmq.demo.shop import DOWNSTREAM, EFFECTS, ORDERS, Shop, ShopCounts
 from escrowmq.demo.step_times import OrderStep, read_times
 from escrowmq.testing import InProcessBroker
 
@@ -29,8 +29,8 @@ def shop(tmp_path: Path) -> Shop:
     return made
 
 
-def task(shop: Shop, broker: InProcessBroker, mode: str) -> order_service.Task:
-    return order_service.Task(
+def task(shop: Shop, broker: InProcessBroker, mode: str) -> order_service.OrderServiceTask:
+    return order_service.OrderServiceTask(
         mode=mode,
         name_server=broker.address,
         folder=str(shop.folder),
@@ -52,7 +52,7 @@ def test_what_is_not_paid_yet_is_paid_with_a_message(shop: Shop, mode: str) -> N
     death_mark(shop.folder, 4).touch()
     ledger = shop.ledger(ORDERS) if mode == TRANSACTIONAL else None
     with InProcessBroker() as broker, Producer(broker.address, GROUP, ledger=ledger) as producer:
-        service = Service(task(shop, broker, mode), producer)
+        service = OrderService(task(shop, broker, mode), producer)
         service.run()
         sent = sorted(int(message.body) for message in broker.messages("order-paid"))
     assert shop.paid() == set(range(1, NUMBER + 1))
@@ -61,7 +61,7 @@ def test_what_is_not_paid_yet_is_paid_with_a_message(shop: Shop, mode: str) -> N
     times = read_times(shop.folder)
     assert times.orders == NUMBER - 1
     assert times.median_ms.keys() == STEPS[mode]
-    assert 0 < times.writer_ms < times.order_ms
+    assert 0 < times.median_ms[OrderStep.COMMIT] < times.order_ms
 
 
 def act(shop: Shop, name: str, *orders: int) -> None:
@@ -88,7 +88,7 @@ def test_every_effect_that_is_missing_or_too_many_is_counted(shop: Shop) -> None
 
 
 def test_the_databases_can_be_counted_while_they_are_written(shop: Shop) -> None:
-    counts = Counts(shop)
+    counts = ShopCounts(shop)
     assert counts.paid() == 0
     with shop.open(ORDERS) as db:
         db.execute("INSERT INTO orders VALUES (1, 1)")

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from escrowmq.demo import page, text
-from escrowmq.demo.figures import Figures, Sample
+from escrowmq.demo.figures import Figures, ProgressSample
 from escrowmq.demo.showing import Bars, Lines, showing
 from escrowmq.demo.speed import speed_reasons
 from escrowmq.demo.step_times import StepTimes
@@ -106,7 +106,10 @@ def test_the_speeds_are_explained_with_the_runs_own_figures() -> None:
 
 
 def test_runs_that_are_compared_have_the_same_axes() -> None:
-    samples = [Sample(at_s=0.0, paid=0, acted=0), Sample(at_s=23.0, paid=200, acted=190)]
+    samples = [
+        ProgressSample(at_s=0.0, paid=0, acted=0),
+        ProgressSample(at_s=23.0, paid=200, acted=190),
+    ]
     slow = run("transactional", took_s=23.0, samples=samples)
     made = page.as_html(figures(transactional=slow))
     plain, transactional = re.findall(r'aria-label="[^"]*over time">(.*?)</svg>', made, re.DOTALL)

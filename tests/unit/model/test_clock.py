@@ -7,7 +7,7 @@ import pytest
 from escrowmq.model.clock import (
     GAP_MS,
     Anchor,
-    Reading,
+    ClockReading,
     SystemClock,
     kernel_clock,
     read,
@@ -55,26 +55,31 @@ def test_a_machine_that_sleeps_between_two_readings_leaves_no_gap() -> None:
     ("last_at_ms", "anchor", "reading", "at_ms"),
     [
         # A new store starts at the wall clock's time.
-        (0, None, Reading(T0, 7, "a"), T0),
+        (0, None, ClockReading(T0, 7, "a"), T0),
         # A start is later than everything before it, even if the clock has not advanced.
-        (T0, None, Reading(T0, 7, "a"), T0 + 1),
-        (T0, None, Reading(T0 - DAY, 7, "a"), T0 + 1),
+        (T0, None, ClockReading(T0, 7, "a"), T0 + 1),
+        (T0, None, ClockReading(T0 - DAY, 7, "a"), T0 + 1),
         # The store was closed for less than a minute.
-        (T0, None, Reading(T0 + GAP_MS, 7, "a"), T0 + GAP_MS),
+        (T0, None, ClockReading(T0 + GAP_MS, 7, "a"), T0 + GAP_MS),
         # The store was closed for longer, and there is no anchor to measure it.
-        (T0, None, Reading(T0 + GAP_MS + 1, 7, "a"), T0 + 1),
+        (T0, None, ClockReading(T0 + GAP_MS + 1, 7, "a"), T0 + 1),
         # The boot clock measures it, whatever the wall clock says.
-        (T0, Anchor(T0 - 5, 1_000, "a"), Reading(T0 + 9 * DAY, 1_005 + DAY, "a"), T0 + DAY),
-        (T0, Anchor(T0 - 5, 1_000, "a"), Reading(T0 - DAY, 1_005 + DAY, "a"), T0 + DAY),
-        (T0, Anchor(T0 - 5, 1_000, "a"), Reading(T0 + DAY + 3, 1_005 + DAY, "a"), T0 + DAY + 3),
+        (T0, Anchor(T0 - 5, 1_000, "a"), ClockReading(T0 + 9 * DAY, 1_005 + DAY, "a"), T0 + DAY),
+        (T0, Anchor(T0 - 5, 1_000, "a"), ClockReading(T0 - DAY, 1_005 + DAY, "a"), T0 + DAY),
+        (
+            T0,
+            Anchor(T0 - 5, 1_000, "a"),
+            ClockReading(T0 + DAY + 3, 1_005 + DAY, "a"),
+            T0 + DAY + 3,
+        ),
         # A different boot, or an unknown one.
-        (T0, Anchor(T0 - 5, 1_000, "a"), Reading(T0 + 9 * DAY, 1_005 + DAY, "b"), T0 + 1),
-        (T0, Anchor(T0 - 5, 1_000, ""), Reading(T0 + 9 * DAY, 1_005 + DAY, ""), T0 + 1),
+        (T0, Anchor(T0 - 5, 1_000, "a"), ClockReading(T0 + 9 * DAY, 1_005 + DAY, "b"), T0 + 1),
+        (T0, Anchor(T0 - 5, 1_000, ""), ClockReading(T0 + 9 * DAY, 1_005 + DAY, ""), T0 + 1),
         # The same boot but less time: a copy of a machine.
-        (T0, Anchor(T0 - 5, 1_000, "a"), Reading(T0 + 9 * DAY, 999, "a"), T0 + 1),
+        (T0, Anchor(T0 - 5, 1_000, "a"), ClockReading(T0 + 9 * DAY, 999, "a"), T0 + 1),
     ],
 )
 def test_with_which_time_a_store_begins(
-    last_at_ms: int, anchor: Anchor | None, reading: Reading, at_ms: int
+    last_at_ms: int, anchor: Anchor | None, reading: ClockReading, at_ms: int
 ) -> None:
     assert time_at_start(last_at_ms, anchor, reading) == at_ms

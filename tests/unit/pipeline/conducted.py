@@ -10,7 +10,7 @@ from datetime import date
 
 from escrowmq.model.clock import SystemClock
 from escrowmq.pipeline.config import PipelineConfig
-from escrowmq.pipeline.service.service import Service
+from escrowmq.pipeline.service.service import PipelineService
 from escrowmq.pipeline.service.telemetry import Facts, Telemetry
 from escrowmq.testing.in_process import InProcessBroker
 
@@ -84,7 +84,7 @@ class Running:
 
     def __init__(self, config: PipelineConfig) -> None:
         self.jobs = Stand()
-        self.service = Service(config, self.jobs, clock=SystemClock())
+        self.service = PipelineService(config, self.jobs, clock=SystemClock())
         self.exit_codes: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._thread = threading.Thread(target=lambda: self.exit_codes.put(self.service.run()))
         self._thread.start()

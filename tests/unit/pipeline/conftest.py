@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from escrowmq.client.producer import Producer
+from escrowmq.client.producer.producer import Producer
 from escrowmq.testing.in_process import InProcessBroker
 
 

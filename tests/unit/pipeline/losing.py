@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Self
 
-from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.remoting import Frame, FrameSplitter
+from escrowmq.protocol.native.requests import NativeCode
+from escrowmq.protocol.remoting.frames import FrameSplitter, RemotingFrame
 
-Loses = Callable[[OwnCode, int], bool]
+Loses = Callable[[NativeCode, int], bool]
 """Whether to lose the answer to the nth request of a kind, counted from 0."""
 
 
@@ -26,7 +26,7 @@ class LosingProxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._threads: list[threading.Thread] = []
         #: Number of requests of each kind that were forwarded to the broker.
-        self.brought: Counter[OwnCode] = Counter()
+        self.brought: Counter[NativeCode] = Counter()
 
     @property
     def address(self) -> str:
@@ -64,7 +64,7 @@ class LosingProxy:
                 data, frame = _frame(caller, asked)
                 if frame is None:
                     return
-                code = OwnCode(frame.code)
+                code = NativeCode(frame.code)
                 is_lost = self._is_lost(caller, code)
                 self.brought[code] += 1
                 broker.sendall(data)
@@ -73,11 +73,13 @@ class LosingProxy:
                     return
                 caller.sendall(data)
 
-    def _is_lost(self, _caller: socket.socket, code: OwnCode) -> bool:
+    def _is_lost(self, _caller: socket.socket, code: NativeCode) -> bool:
         return self._loses(code, self.brought[code])
 
 
-def _frame(connection: socket.socket, splitter: FrameSplitter) -> tuple[bytes, Frame | None]:
+def _frame(
+    connection: socket.socket, splitter: FrameSplitter
+) -> tuple[bytes, RemotingFrame | None]:
     """Return the received bytes and the frame; the frame is None if the connection closed."""
     data = b""
     while True:

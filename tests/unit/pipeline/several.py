@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
 
-from escrowmq.client.own_calls import OwnCalls
+from escrowmq.client.network.native_calls import NativeCalls
 from escrowmq.model.sink_attempt import PLAIN_QUERY, SinkAttempt, SinkRun, is_part
 from escrowmq.pipeline.settle.parts import settle_parts
 from escrowmq.pipeline.sink.brokers import SinkBrokers, find_brokers
@@ -18,8 +18,8 @@ from escrowmq.pipeline.sink.calls import SinkCalls
 from escrowmq.pipeline.sink.deciding import decide, give_up
 from escrowmq.pipeline.sink.writing import AttemptWriting
 from escrowmq.pipeline.sink.written import SinkBatch, Written
-from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.own_headers import ListTransactionsHeader
+from escrowmq.protocol.native.headers import ListTransactionsHeader
+from escrowmq.protocol.native.requests import NativeCode
 from escrowmq.testing import InProcessBroker
 
 TOPIC = "orders"
@@ -104,9 +104,9 @@ def settle(served: Brokers, *, homes: dict[str, str] | None = None) -> Counter[s
         homes = {name: one.broker_address for name, one in zip("abc", served, strict=True)}
     found: list[dict[str, Any]] = []
     for broker in served:
-        with OwnCalls(broker.broker_address) as calls:
+        with NativeCalls(broker.broker_address) as calls:
             listed = ListTransactionsHeader(with_ids=True, states="prepared")
-            for row in calls.rows(OwnCode.LIST_TRANSACTIONS, listed):
+            for row in calls.rows(NativeCode.LIST_TRANSACTIONS, listed):
                 if is_part(row.producer_group):
                     fields = ("half_offset", "transaction_id", "producer_group", "checks_sent")
                     facts = {name: getattr(row, name) for name in (*fields, "age_ms")}

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from escrowmq.model.message import Message
+from escrowmq.model.message import SentMessage
 from escrowmq.pipeline.source import message_columns as c
 from escrowmq.pipeline.source.decoding import decode_page
-from escrowmq.pipeline.source.stored_records import Page, Place
-from escrowmq.protocol.stored_message import encode, record_crc
+from escrowmq.pipeline.source.stored_records import MessageSource, StoredPage
+from escrowmq.protocol.message.stored_message import encode, record_crc
 
-PLACE = Place("broker-a", "orders")
+PLACE = MessageSource("broker-a", "orders")
 QUEUE_ID = 3
 ALL = tuple(c.TYPES)
 V4 = bytes(range(8))
@@ -20,16 +20,16 @@ V4 = bytes(range(8))
 
 def record_of(body: bytes = b"", properties: bytes = b"", sys_flag: int = 0) -> bytes:
     """Return a message as the log stores it."""
-    message = Message(
+    message = SentMessage(
         topic=PLACE.topic, queue_id=QUEUE_ID, body=body, properties=properties, sys_flag=sys_flag
     )
     return encode(message, 0, 0, 0, V4)
 
 
-def page_of(found: list[bytes], first: int = 5, visible_at_ms: int = 1_000) -> Page:
+def page_of(found: list[bytes], first: int = 5, visible_at_ms: int = 1_000) -> StoredPage:
     """Return these messages as a page of a broker's answer."""
     count = len(found)
-    return Page(
+    return StoredPage(
         queue_id=np.full(count, QUEUE_ID, dtype=np.int32),
         queue_offset=np.arange(first, first + count, dtype=np.int64),
         visible_at_ms=np.arange(visible_at_ms, visible_at_ms + count, dtype=np.int64),
@@ -40,7 +40,7 @@ def page_of(found: list[bytes], first: int = 5, visible_at_ms: int = 1_000) -> P
 
 
 def decoded(
-    page: Page, columns: tuple[str, ...] = ALL, place: Place = PLACE
+    page: StoredPage, columns: tuple[str, ...] = ALL, place: MessageSource = PLACE
 ) -> list[dict[str, Any]]:
     """Decode a page into a list of rows, with sorted properties."""
     rows: list[dict[str, Any]] = []

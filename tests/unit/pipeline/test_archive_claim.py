@@ -9,7 +9,7 @@ import pytest
 
 from escrowmq.model.errors import EscrowError, RequestRefused
 from escrowmq.pipeline.archive import claim as archive_claim
-from escrowmq.pipeline.archive.claim import Claim, Place, place_of
+from escrowmq.pipeline.archive.claim import TableClaim, TableOwner, place_of
 from escrowmq.pipeline.lake.delta import Lake
 from escrowmq.pipeline.lake.files import TableFiles, WrittenFile
 from escrowmq.pipeline.lake.tables import MESSAGES
@@ -23,12 +23,12 @@ class Archive:
     def __init__(self, folder: Path, name: str = "checkpoint") -> None:
         self.lake = Lake(folder / "lake")
         self.checkpoint = folder / name
-        self.taken_over: list[Place] = []
+        self.taken_over: list[TableOwner] = []
 
-    def claim(self) -> Claim:
+    def claim(self) -> TableClaim:
         return archive_claim.claim(self.lake, MESSAGES, str(self.checkpoint), {}, self._take_over)
 
-    def _take_over(self, place: Place) -> str:
+    def _take_over(self, place: TableOwner) -> str:
         self.taken_over.append(place)
         return f"after {place.batch}"
 
@@ -67,7 +67,7 @@ def test_the_first_checkpoint_of_a_lake_begins_with_everything(tmp_path: Path) -
     claim = archive.claim()
     assert claim.starting == "earliest"
     assert archive.taken_over == []
-    assert place_of(archive.lake.open(MESSAGES)) == Place(claim.archive_id, -1, 0)
+    assert place_of(archive.lake.open(MESSAGES)) == TableOwner(claim.archive_id, -1, 0)
 
 
 def test_batches_are_committed_in_their_order_each_once(tmp_path: Path) -> None:

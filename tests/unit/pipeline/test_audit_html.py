@@ -9,9 +9,9 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from escrowmq.cli import audit_text
-from escrowmq.cli.output import Output
-from escrowmq.pipeline.audit.findings import Compared, Finding
+from escrowmq.cli.lake import audit_text
+from escrowmq.cli.options import Output
+from escrowmq.pipeline.audit.findings import ComparedEvidence, FindingName
 from escrowmq.pipeline.audit.html import as_html
 from escrowmq.pipeline.audit.meanings import MEANINGS
 from escrowmq.pipeline.audit.plots import BARS_MAX, ages_plot, along_plots, kinds_plot
@@ -42,10 +42,15 @@ BROKER = BrokerReport(
     parked=1,
 )
 COMPARED = [
-    ComparisonReport(compared=Compared.RECORDS, counts={"half_messages": 20}, took_ms=1_200),
-    ComparisonReport(compared=Compared.LAKE, not_compared="no lake was given"),
     ComparisonReport(
-        compared=Compared.LEDGER, which="shop", not_compared="ledger_unreachable", is_failed=True
+        compared=ComparedEvidence.RECORDS, counts={"half_messages": 20}, took_ms=1_200
+    ),
+    ComparisonReport(compared=ComparedEvidence.LAKE, not_compared="no lake was given"),
+    ComparisonReport(
+        compared=ComparedEvidence.LEDGER,
+        which="shop",
+        not_compared="ledger_unreachable",
+        is_failed=True,
     ),
 ]
 
@@ -77,7 +82,7 @@ def evil() -> FoundReport:
         by=EVIL,
         detail=f"the ledger {EVIL}",
     )
-    return found_report(Finding.LEDGER_CONTRADICTS, 60, [case] * 50)
+    return found_report(FindingName.LEDGER_CONTRADICTS, 60, [case] * 50)
 
 
 class Page(HTMLParser):
@@ -108,7 +113,7 @@ class Page(HTMLParser):
 
 
 def test_what_clients_named_is_text_on_the_page_and_never_a_tag() -> None:
-    which = ComparisonReport(compared=Compared.LEDGER, which=EVIL, notes=[EVIL])
+    which = ComparisonReport(compared=ComparedEvidence.LEDGER, which=EVIL, notes=[EVIL])
     page = Page(as_html(report(evil(), comparisons=[which])))
     assert "script" not in page.tags
     assert page.texts.count(EVIL) >= 3 * 50
@@ -156,12 +161,12 @@ def test_the_page_says_what_was_found_and_what_to_do() -> None:
     text = as_html(report(evil()))
     assert "Violated: 60 contradictory." in text
     assert "1 of the comparisons could not be made" in text
-    assert MEANINGS[Finding.LEDGER_CONTRADICTS].remedy in text
+    assert MEANINGS[FindingName.LEDGER_CONTRADICTS].remedy in text
     assert "and 10 more" in text
 
 
-@pytest.mark.parametrize("finding", Finding)
-def test_what_to_do_ends_as_a_sentence(finding: Finding) -> None:
+@pytest.mark.parametrize("finding", FindingName)
+def test_what_to_do_ends_as_a_sentence(finding: FindingName) -> None:
     text = as_html(report(found_report(finding, 1, [])))
     (remedy,) = re.findall(r"<b>What to do:</b> (.*?)</p>", text)
     assert remedy.endswith((".", "?"))
@@ -189,13 +194,13 @@ def test_the_terminal_gets_all_but_control_characters(
     out = capsys.readouterr().out
     assert "\x1b" not in out
     assert "ledger_contradicts: 3 of 60" in out
-    assert f"what to do: {MEANINGS[Finding.LEDGER_CONTRADICTS].remedy}" in out
+    assert f"what to do: {MEANINGS[FindingName.LEDGER_CONTRADICTS].remedy}" in out
     assert [line.split()[:3] for line in out.splitlines() if line.startswith("ledger ")] == [
         ["ledger", "shop", "FAILED"]
     ]
     assert out.splitlines()[-1] == (
-        "violated: 60 contradictory; 1 of the comparisons could not be made, so this proves too"
-        " little"
+        "violated: 60 contradictory; 1 of the comparisons could not be made, so this is"
+        " not a full proof"
     )
 
 
@@ -212,7 +217,7 @@ def test_csv_has_comparisons_and_cases(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_every_finding_has_a_meaning() -> None:
-    assert set(MEANINGS) == set(Finding)
+    assert set(MEANINGS) == set(FindingName)
 
 
 def test_the_page_about_the_audit_has_every_finding_in_the_reports_words() -> None:

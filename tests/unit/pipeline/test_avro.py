@@ -39,7 +39,7 @@ def decoded(schema: Any, body: str) -> Any:  # noqa: ANN401 -- JSON in, any valu
 
 
 def test_a_schema_that_is_not_text_is_refused() -> None:
-    with pytest.raises(RequestRefused, match=r"bad_option: JSON text; json.dumps"):
+    with pytest.raises(RequestRefused, match=r"bad_option: must be JSON text; json.dumps"):
         read_schema(ORDER)  # type: ignore[arg-type]  # what a user's mistake is
 
 
@@ -187,7 +187,7 @@ def nested(depth: int) -> object:
         (logical("bytes", "decimal", precision=2, scale=3), "no larger scale"),
         (
             {"type": "record", "name": "r", "fields": [{"name": "next", "type": ["null", "r"]}]},
-            "does not hold itself",
+            "does not contain itself",
         ),
         (nested(DEPTH_MAX + 1), "levels"),
     ],

@@ -12,7 +12,7 @@ from escrowmq.pipeline.source.column_types import TIMESTAMP_MS_MAX, timestamps
 from escrowmq.pipeline.source.message_columns import TYPES
 from escrowmq.pipeline.views.columns import view_columns
 from escrowmq.pipeline.views.options import VIEWS
-from escrowmq.protocol.own_rows import NO_CHECK_MS, TransactionRow
+from escrowmq.protocol.native.rows import NO_CHECK_MS, TransactionRow
 from tests.unit.repository import ROOT
 
 #: Tables that release 0.1.0 wrote. Columns may be added, but existing lakes need these as is.

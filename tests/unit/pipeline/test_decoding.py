@@ -9,13 +9,13 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from escrowmq.model.message import Message
+from escrowmq.model.message import SentMessage
 from escrowmq.pipeline.source.column_types import TIMESTAMP_MS_MAX
 from escrowmq.pipeline.source.stored_records import joined
-from escrowmq.protocol.ids import offset_message_id
-from escrowmq.protocol.message_views import stored_at_ms, visible_view
-from escrowmq.protocol.properties import find_property, parse_properties
-from escrowmq.protocol.stored_message import (
+from escrowmq.protocol.message.ids import offset_message_id
+from escrowmq.protocol.message.message_views import stored_at_ms, visible_view
+from escrowmq.protocol.message.properties import find_property, parse_properties
+from escrowmq.protocol.message.stored_message import (
     SYS_PREPARED,
     SYS_TRANSACTION_MASK,
     decode,
@@ -40,7 +40,7 @@ def property_strings(draw: st.DrawFn) -> bytes:
 def records(draw: st.DrawFn, topic: str = PLACE.topic) -> bytes:
     number = st.integers(-(2**31), 2**31 - 1)
     large = st.integers(-(2**63), 2**63 - 1)
-    message = Message(
+    message = SentMessage(
         topic=topic,
         queue_id=QUEUE_ID,
         body=draw(st.binary(max_size=40)),

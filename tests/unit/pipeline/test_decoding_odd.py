@@ -12,7 +12,7 @@ from escrowmq.model.errors import ProtocolViolation, StoreCorrupt
 from escrowmq.pipeline.source import bodies, decoding
 from escrowmq.pipeline.source.decoding import decode_page
 from escrowmq.pipeline.source.stored_records import joined
-from escrowmq.protocol.stored_message import record_crc
+from escrowmq.protocol.message.stored_message import record_crc
 from tests.unit.pipeline.stored_pages import PLACE, QUEUE_ID, decoded, page_of, record_of
 
 

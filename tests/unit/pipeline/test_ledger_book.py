@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from escrowmq.client.ledger_table import SqlLedger
-from escrowmq.client.own_calls import OwnCalls
+from escrowmq.client.ledger.table import SqlLedger
+from escrowmq.client.network.native_calls import NativeCalls
 from escrowmq.pipeline.ledger_config import LedgerConfig, scrubbed
 from escrowmq.pipeline.settle import ledger_book
 from escrowmq.pipeline.settle.ledger_book import LedgerBook
 from escrowmq.pipeline.settle.ledgers import Ledgers
 from escrowmq.pipeline.settle.reporting import LedgerReporter
 from escrowmq.pipeline.settle.settling import Settling
-from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.own_ledgers import REPORTED_MAX, LedgerReportRow, LedgerRow
+from escrowmq.protocol.native.ledgers import REPORTED_MAX, LedgerReportRow, LedgerRow
+from escrowmq.protocol.native.requests import NativeCode
 from escrowmq.testing import InProcessBroker
 
 
@@ -40,8 +40,8 @@ def only(book: LedgerBook) -> LedgerReportRow:
 
 def heard(broker: InProcessBroker, ledgers: Ledgers) -> list[LedgerRow]:
     LedgerReporter(ledgers.book).send([broker.broker_address])
-    with OwnCalls(broker.broker_address) as calls:
-        return calls.call(OwnCode.LIST_LEDGERS).rows
+    with NativeCalls(broker.broker_address) as calls:
+        return calls.call(NativeCode.LIST_LEDGERS).rows
 
 
 def test_a_broker_hears_which_ledgers_are_reached_and_why_others_are_not(
@@ -71,8 +71,8 @@ def test_a_driver_that_is_not_installed_is_named(
 
 def test_a_pipeline_without_ledgers_reports_that_it_has_none(broker: InProcessBroker) -> None:
     assert heard(broker, probed()) == []
-    with OwnCalls(broker.broker_address) as calls:
-        assert calls.call(OwnCode.LIST_LEDGERS).header.pipelines == 1
+    with NativeCalls(broker.broker_address) as calls:
+        assert calls.call(NativeCode.LIST_LEDGERS).header.pipelines == 1
 
 
 def test_two_names_for_one_ledger_are_told(tmp_path: Path) -> None:
@@ -100,8 +100,8 @@ def test_a_report_between_rounds_asks_the_databases_and_one_beside_a_round_does_
 
     def reachable() -> list[bool]:
         settling.report([broker.broker_address])
-        with OwnCalls(broker.broker_address) as calls:
-            return [row.is_reachable for row in calls.call(OwnCode.LIST_LEDGERS).rows]
+        with NativeCalls(broker.broker_address) as calls:
+            return [row.is_reachable for row in calls.call(NativeCode.LIST_LEDGERS).rows]
 
     assert reachable() == [False]
     SqlLedger(url).create()

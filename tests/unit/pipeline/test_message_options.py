@@ -13,7 +13,7 @@ from escrowmq.pipeline.source.message_options import (
     batch_options,
     stream_options,
 )
-from escrowmq.pipeline.source.offsets import QueueKey, Span
+from escrowmq.pipeline.source.offsets import OffsetRange, QueueKey
 
 A = QueueKey("broker-a", "orders", 0)
 B = QueueKey("broker-b", "orders", 0)
@@ -28,7 +28,7 @@ def options(**given: str) -> MessageOptions:
 @pytest.mark.parametrize(
     ("given", "option", "allowed"),
     [
-        ({"topic": ""}, "topic", "give names .*or topicPattern"),
+        ({"topic": ""}, "topic", "give topic names .*or topicPattern"),
         ({"topicPattern": "x"}, "topic", "not both"),
         ({"topic": "", "topicPattern": "("}, "topicPattern", "a regular expression"),
         ({"startingOffsets": "soon"}, "startingOffsets", "earliest, latest, or JSON"),
@@ -89,7 +89,7 @@ def test_an_option_of_the_other_kind_of_read_is_refused(
 
 
 def test_a_bound_is_a_word_or_offsets_by_queue() -> None:
-    there = {A: Span(3, 9), B: Span(0, 4)}
+    there = {A: OffsetRange(3, 9), B: OffsetRange(0, 4)}
     assert options().start.all(there) == {A: 3, B: 0}
     assert options().end.all(there) == {A: 9, B: 4}
     assert options(startingOffsets="Latest").start.all(there) == {A: 9, B: 4}

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from escrowmq.pipeline.source.offsets import (
     Loss,
+    OffsetRange,
     QueueKey,
-    Range,
-    Span,
+    QueueSlice,
     begun,
     from_json,
     losses,
@@ -41,7 +41,7 @@ def test_offsets_are_kept_by_names() -> None:
 
 
 def test_a_new_queue_is_read_from_its_first_message_and_a_new_broker_from_what_it_has() -> None:
-    there = {A0: Span(3, 9), A1: Span(2, 4), B0: Span(5, 6)}
+    there = {A0: OffsetRange(3, 9), A1: OffsetRange(2, 4), B0: OffsetRange(5, 6)}
     assert begun(to_json({A0: 7}), there) == {A0: 7, A1: 0, B0: 5}
     assert begun(to_json({A0: 7}, ["b"]), there) == {A0: 7, A1: 0, B0: 0}
 
@@ -49,21 +49,25 @@ def test_a_new_queue_is_read_from_its_first_message_and_a_new_broker_from_what_i
 @pytest.mark.parametrize(
     ("start", "there", "is_lost"),
     [
-        (3, Span(3, 9), False),
-        (9, Span(3, 9), False),
+        (3, OffsetRange(3, 9), False),
+        (9, OffsetRange(3, 9), False),
         # Lost to retention, to a recreated store, and to a deleted topic.
-        (2, Span(3, 9), True),
-        (10, Span(3, 9), True),
+        (2, OffsetRange(3, 9), True),
+        (10, OffsetRange(3, 9), True),
         (0, None, True),
     ],
 )
-def test_what_cannot_be_read_on_is_lost(start: int, there: Span | None, is_lost: bool) -> None:  # noqa: FBT001
+def test_what_cannot_be_read_on_is_lost(
+    start: int,
+    there: OffsetRange | None,
+    is_lost: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
     found = losses({A0: start}, {} if there is None else {A0: there})
     assert found == ([Loss(A0, start, None, there)] if is_lost else [])
 
 
 def test_a_loss_names_queue_offsets_and_the_way_out() -> None:
-    error = Loss(A0, 2, 8, Span(3, 9)).error()
+    error = Loss(A0, 2, 8, OffsetRange(3, 9)).error()
     assert error.code == "data_lost"
     assert "failOnDataLoss=false" in str(error)
     assert error.fields == {
@@ -81,17 +85,17 @@ def test_a_loss_names_queue_offsets_and_the_way_out() -> None:
 @pytest.mark.parametrize(
     ("start", "end", "expected"),
     [
-        (4, 6, Span(4, 6)),
-        (0, 6, Span(3, 6)),
-        (4, 99, Span(4, 9)),
-        (0, 2, Span(3, 3)),
-        (20, 99, Span(20, 20)),
+        (4, 6, OffsetRange(4, 6)),
+        (0, 6, OffsetRange(3, 6)),
+        (4, 99, OffsetRange(4, 9)),
+        (0, 2, OffsetRange(3, 3)),
+        (20, 99, OffsetRange(20, 20)),
         # The queue was recreated, so its end is below the reader's position.
-        (20, 5, Span(3, 5)),
+        (20, 5, OffsetRange(3, 5)),
     ],
 )
-def test_of_a_range_what_is_there_can_be_read(start: int, end: int, expected: Span) -> None:
-    assert readable(start, end, Span(3, 9)) == expected
+def test_of_a_range_what_is_there_can_be_read(start: int, end: int, expected: OffsetRange) -> None:
+    assert readable(start, end, OffsetRange(3, 9)) == expected
 
 
 backlogs = st.dictionaries(keys, st.tuples(st.integers(0, 50), st.integers(0, 1_000)))
@@ -120,13 +124,13 @@ def test_a_small_queue_beside_a_large_one_is_read_too() -> None:
 
 
 @st.composite
-def ranges(draw: st.DrawFn) -> list[Range]:
+def ranges(draw: st.DrawFn) -> list[QueueSlice]:
     sizes = draw(st.lists(st.tuples(keys, st.integers(0, 50), st.integers(0, 40))))
-    return [Range(key, start, start + rows) for key, start, rows in sizes]
+    return [QueueSlice(key, start, start + rows) for key, start, rows in sizes]
 
 
 @given(ranges(), st.integers(1, 30))
-def test_tasks_read_all_of_it_once(wanted: list[Range], rows_max: int) -> None:
+def test_tasks_read_all_of_it_once(wanted: list[QueueSlice], rows_max: int) -> None:
     tasks = list(packed(wanted, rows_max))
     # The tasks keep the order of each queue.
     assert _rows(one for task in tasks for one in task) == _rows(wanted)
@@ -135,7 +139,7 @@ def test_tasks_read_all_of_it_once(wanted: list[Range], rows_max: int) -> None:
         assert 0 < sum(one.end - one.start for one in task) <= rows_max
 
 
-def _rows(ranges: Iterable[Range]) -> dict[QueueKey, list[int]]:
+def _rows(ranges: Iterable[QueueSlice]) -> dict[QueueKey, list[int]]:
     rows: dict[QueueKey, list[int]] = {}
     for one in ranges:
         if one.start < one.end:
@@ -145,11 +149,11 @@ def _rows(ranges: Iterable[Range]) -> dict[QueueKey, list[int]]:
 
 def test_a_task_has_its_part_of_each_queue_of_a_topic() -> None:
     """A topic's queues fill together, so a task reads rows that are close together in the log."""
-    wanted = [Range(A0, 0, 100), Range(A1, 50, 100), Range(B0, 0, 60)]
+    wanted = [QueueSlice(A0, 0, 100), QueueSlice(A1, 50, 100), QueueSlice(B0, 0, 60)]
     assert list(packed(wanted, 75)) == [
-        (Range(A0, 0, 50), Range(A1, 50, 75)),
-        (Range(A0, 50, 100), Range(A1, 75, 100)),
-        (Range(B0, 0, 60),),
+        (QueueSlice(A0, 0, 50), QueueSlice(A1, 50, 75)),
+        (QueueSlice(A0, 50, 100), QueueSlice(A1, 75, 100)),
+        (QueueSlice(B0, 0, 60),),
     ]
 
 
@@ -158,9 +162,9 @@ def test_a_task_has_its_part_of_each_queue_of_a_topic() -> None:
     [(1, 1), (100_000, 1), (100_001, 2), (2_000_001, 8), (4_000_000, 8), (40_000_000, 80)],
 )
 def test_a_read_is_cut_into_a_few_tasks_until_each_is_long(rows: int, tasks: int) -> None:
-    assert len(list(packed([Range(A0, 7, 7 + rows)], task_rows(rows)))) == tasks
+    assert len(list(packed([QueueSlice(A0, 7, 7 + rows)], task_rows(rows)))) == tasks
 
 
 def test_small_queues_share_a_task() -> None:
-    wanted = [Range(A0._replace(queue_id=number), 0, 3) for number in range(10)]
+    wanted = [QueueSlice(A0._replace(queue_id=number), 0, 3) for number in range(10)]
     assert [len(task) for task in packed(wanted, 100)] == [10]

@@ -8,9 +8,9 @@ from http.client import HTTPConnection
 
 import pytest
 
-from escrowmq.client.producer import Producer
+from escrowmq.client.producer.producer import Producer
 from escrowmq.model.errors import RequestRefused
-from escrowmq.pipeline.service.pages import Pages
+from escrowmq.pipeline.service.pages import StatusServer
 from escrowmq.pipeline.service.telemetry import Telemetry
 from escrowmq.testing.in_process import InProcessBroker
 from tests.unit.broker.wire import eventually
@@ -34,7 +34,7 @@ async def test_people_and_prometheus_see_what_was_done(
     broker.advance(seconds=7)
     with running(broker) as one:
         await eventually(lambda: one.facts.settle.runs)
-        pages = Pages("127.0.0.1", 0, one.facts)
+        pages = StatusServer("127.0.0.1", 0, one.facts)
         code, text = read(pages.address, "/status")
         status = json.loads(text)
         assert (code, status["settle"]["last"]["asked"]) == (200, 2)
@@ -57,5 +57,5 @@ def test_a_port_that_is_taken_is_said_to_be() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(RequestRefused, match=r"pipeline\.http_port") as refused:
-            Pages("127.0.0.1", port, telemetry)
+            StatusServer("127.0.0.1", port, telemetry)
     assert refused.value.code == "address_unusable"

@@ -60,7 +60,7 @@ def test_without_a_data_directory_both_places_must_be_said(missing: str) -> None
 def test_a_cluster_needs_both_places(missing: str) -> None:
     given = {"lake_uri": "/l", "checkpoint_uri": "/c"}
     PipelineConfig(master="spark://host:7077", **given)  # type: ignore[arg-type] # they are texts
-    with pytest.raises(RequestRefused, match="a cluster needs it") as refused:
+    with pytest.raises(RequestRefused, match="a cluster needs a location") as refused:
         PipelineConfig(master="spark://host:7077", **{**given, missing: ""})  # type: ignore[arg-type] # they are texts
     assert refused.value.fields["key"] == f"pipeline.{missing}"
 

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from escrowmq.client.own_calls import OwnCalls
+from escrowmq.client.network.native_calls import NativeCalls
 from escrowmq.model.errors import RequestRefused, Unavailable
 from escrowmq.model.lineage import Epoch, Lineage, Sight
 from escrowmq.pipeline.source.message_columns import spark_schema
 from escrowmq.pipeline.source.positions import Kept, fork_of, places, position_of, to_keep
 from escrowmq.pipeline.source.stream import MessageStreamReader, stream_reader
 from escrowmq.pipeline.spark_api import ReadAllAvailable
-from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.own_headers import ListQueuesHeader
+from escrowmq.protocol.native.headers import ListQueuesHeader
+from escrowmq.protocol.native.requests import NativeCode
 from escrowmq.testing import InProcessBroker
 from tests.spark.topics import decide, hold, row, send
 
@@ -187,7 +187,7 @@ def test_a_history_without_a_shared_epoch_is_refused() -> None:
         epochs = (Epoch(name, 100 * number, 0, number) for number, name in enumerate(names, 1))
         return Sight(Lineage("store", tuple(epochs)), 1_000, 0)
 
-    with pytest.raises(RequestRefused, match=r"history_unknown.*offsets"):
+    with pytest.raises(RequestRefused, match=r"history_unknown.*startingOffsets"):
         fork_of("broker-a", sight("a", "b"), sight("c", "d"))
     assert fork_of("broker-a", sight("a"), None) is None
 
@@ -216,13 +216,13 @@ def test_ends_of_queues_at_a_log_offset(restored: Restored, *, is_committed_late
     decide_it: Callable[[], object] = lambda: decide(broker, half)  # noqa: E731 - used twice
     if not is_committed_late:
         decide_it()
-    with OwnCalls(broker.broker_address) as calls:
-        log_end = calls.call(OwnCode.STATUS).header.log_end
+    with NativeCalls(broker.broker_address) as calls:
+        log_end = calls.call(NativeCode.STATUS).header.log_end
         restored.send(b"c")
         if is_committed_late:
             decide_it()
         asked = ListQueuesHeader(topic="orders", until_log=log_end)
-        (told,) = calls.rows(OwnCode.LIST_QUEUES, asked)
+        (told,) = calls.rows(NativeCode.LIST_QUEUES, asked)
         assert (told.start, told.end) == (0, 1 if is_committed_late else 2)
         with pytest.raises(RequestRefused, match="no_frame_here"):
-            list(calls.rows(OwnCode.LIST_QUEUES, ListQueuesHeader(until_log=log_end + 1)))
+            list(calls.rows(NativeCode.LIST_QUEUES, ListQueuesHeader(until_log=log_end + 1)))

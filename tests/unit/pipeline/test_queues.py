@@ -8,8 +8,8 @@ import pytest
 
 from escrowmq.model.errors import RequestRefused, Unavailable
 from escrowmq.model.sink_attempt import OPENING_TOPIC
-from escrowmq.pipeline.source.offsets import QueueKey, Span
-from escrowmq.pipeline.source.queues import Topics, known, patiently
+from escrowmq.pipeline.source.offsets import OffsetRange, QueueKey
+from escrowmq.pipeline.source.queues import TopicSelection, known, patiently
 from escrowmq.testing import InProcessBroker
 from tests.spark.topics import row, send
 
@@ -17,16 +17,16 @@ from tests.spark.topics import row, send
 @pytest.mark.parametrize(
     ("topics", "expected"),
     [
-        (Topics(("orders", "nothing"), ""), {"orders"}),
-        (Topics(("%DLQ%shop",), ""), {"%DLQ%shop"}),
-        (Topics((), "or.*"), {"orders", "orders-2"}),
+        (TopicSelection(("orders", "nothing"), ""), {"orders"}),
+        (TopicSelection(("%DLQ%shop",), ""), {"%DLQ%shop"}),
+        (TopicSelection((), "or.*"), {"orders", "orders-2"}),
         # A pattern must match the whole name.
-        (Topics((), "orders"), {"orders"}),
-        (Topics((), ".*"), {"orders", "orders-2"}),
-        (Topics((), "%DLQ%.*"), {"%DLQ%shop"}),
+        (TopicSelection((), "orders"), {"orders"}),
+        (TopicSelection((), ".*"), {"orders", "orders-2"}),
+        (TopicSelection((), "%DLQ%.*"), {"%DLQ%shop"}),
     ],
 )
-def test_topics_are_chosen_by_name_or_pattern(topics: Topics, expected: set[str]) -> None:
+def test_topics_are_chosen_by_name_or_pattern(topics: TopicSelection, expected: set[str]) -> None:
     there = ["orders", "orders-2", "%RETRY%shop", "%DLQ%shop", OPENING_TOPIC]
     assert topics.chosen(there) == expected
 
@@ -38,9 +38,9 @@ def test_a_broker_that_comes_back_is_waited_for() -> None:
         broker.stop()
         back = threading.Timer(0.3, broker.start)
         back.start()
-        found = known([address], Topics(("orders",), ""), 20)
+        found = known([address], TopicSelection(("orders",), ""), 20)
         back.join()
-        assert found.spans == {QueueKey("broker-a", "orders", 0): Span(0, 1)}
+        assert found.spans == {QueueKey("broker-a", "orders", 0): OffsetRange(0, 1)}
         assert found.addresses == {"broker-a": address}
 
 
@@ -49,7 +49,7 @@ def test_patience_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.sleep", waits.append)
     monkeypatch.setattr("time.monotonic", lambda: sum(waits))
     with pytest.raises(Unavailable):
-        known(["127.0.0.1:1"], Topics(("orders",), ""), 10)
+        known(["127.0.0.1:1"], TopicSelection(("orders",), ""), 10)
     assert waits == [0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0, 2.0]
 
     def refuse() -> None:
@@ -62,4 +62,4 @@ def test_patience_ends(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_broker_is_named_once() -> None:
     with InProcessBroker() as broker, pytest.raises(RequestRefused, match="broker_named_twice"):
-        known([broker.broker_address] * 2, Topics(("orders",), ""), 0)
+        known([broker.broker_address] * 2, TopicSelection(("orders",), ""), 0)

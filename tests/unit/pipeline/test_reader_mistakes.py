@@ -11,7 +11,7 @@ from escrowmq.model.errors import RequestRefused
 from escrowmq.pipeline.source.batch import MessageReader
 from escrowmq.pipeline.source.batch import reader as batch_reader
 from escrowmq.pipeline.source.message_columns import spark_schema
-from escrowmq.pipeline.source.offsets import Loss, QueueKey, Span
+from escrowmq.pipeline.source.offsets import Loss, OffsetRange, QueueKey
 from escrowmq.pipeline.source.stream import MessageStreamReader, stream_reader
 from escrowmq.pipeline.spark_api import ReadAllAvailable
 from escrowmq.pipeline.views.reading import schema as view_schema
@@ -98,7 +98,7 @@ def test_lost_data_is_told_with_its_cause(
 
 
 def test_what_retention_has_deleted_is_told_as_that() -> None:
-    loss = Loss(QueueKey("broker-a", "orders", 0), 1, 5, Span(3, 5))
+    loss = Loss(QueueKey("broker-a", "orders", 0), 1, 5, OffsetRange(3, 5))
     assert "retention has deleted" in str(loss.error())
 
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from escrowmq.client.own_calls import OwnCalls
+from escrowmq.client.network.native_calls import NativeCalls
 from escrowmq.model.errors import RequestRefused
 from escrowmq.pipeline.archive.stream import has_reached
 from escrowmq.pipeline.source.positions import Kept, places, position_of
 from escrowmq.pipeline.spark_api import ReadAllAvailable
-from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.own_hand_headers import DeleteTopicHeader
+from escrowmq.protocol.native.operator_headers import DeleteTopicHeader
+from escrowmq.protocol.native.requests import NativeCode
 from tests.unit.pipeline.test_positions import Restored
 
 ALL = ReadAllAvailable()
@@ -29,8 +29,8 @@ def store(tmp_path: Path) -> Iterator[Restored]:
 
 
 def delete(store: Restored) -> None:
-    with OwnCalls(store.broker.broker_address) as calls:
-        calls.call(OwnCode.DELETE_TOPIC, DeleteTopicHeader(topic="orders", by="test"))
+    with NativeCalls(store.broker.broker_address) as calls:
+        calls.call(NativeCode.DELETE_TOPIC, DeleteTopicHeader(topic="orders", by="test"))
 
 
 def remake(store: Restored, *bodies: bytes) -> None:

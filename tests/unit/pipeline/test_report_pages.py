@@ -7,14 +7,14 @@ import re
 import pytest
 
 from escrowmq.pipeline.pages.axes import scale_to
-from escrowmq.pipeline.pages.bars import Bar, Group, bar_chart
-from escrowmq.pipeline.pages.lines import Line, Mark, common_scales, line_chart
+from escrowmq.pipeline.pages.bars import Bar, BarGroup, bar_chart
+from escrowmq.pipeline.pages.lines import Line, TimeMark, common_scales, line_chart
 from escrowmq.pipeline.pages.origin import moment, this_origin
 from escrowmq.pipeline.pages.page import (
     LOGO,
     Card,
     Cell,
-    Column,
+    TableColumn,
     cards,
     figures,
     page_head,
@@ -50,10 +50,12 @@ def test_the_logo_of_a_report_is_the_sites() -> None:
 
 def test_text_of_others_never_becomes_a_tag() -> None:
     made = [
-        table([Column(EVIL)], [[EVIL]]),
+        table([TableColumn(EVIL)], [[EVIL]]),
         figures([EVIL], [(EVIL, [(EVIL, EVIL)])]),
         cards([Card(EVIL, EVIL, EVIL, [EVIL])]),
-        bar_chart([Group(EVIL, [Bar(EVIL, [("first", 1)])])], counts=EVIL, label=EVIL, axis=EVIL),
+        bar_chart(
+            [BarGroup(EVIL, [Bar(EVIL, [("first", 1)])])], counts=EVIL, label=EVIL, axis=EVIL
+        ),
         page_head(EVIL),
     ]
     for one in made:
@@ -61,7 +63,9 @@ def test_text_of_others_never_becomes_a_tag() -> None:
 
 
 def test_a_header_is_aligned_as_its_column() -> None:
-    made = table([Column("name"), Column("count", "number")], [["a", "1"], ["b", Cell("2", "bad")]])
+    made = table(
+        [TableColumn("name"), TableColumn("count", "number")], [["a", "1"], ["b", Cell("2", "bad")]]
+    )
     assert '<th class="number">count</th>' in made
     assert '<td class="number" data-label="count">1</td>' in made
     assert '<td class="number bad" data-label="count">2</td>' in made
@@ -82,11 +86,11 @@ def test_a_scale_has_round_ticks_and_room_for_its_value(
 def test_scales_have_room_for_every_chart() -> None:
     short = (
         [Line("paid", "first", [(0.0, 0.0), (7.0, 90.0)])],
-        [Mark(3.0, "killed", is_high=False)],
+        [TimeMark(3.0, "killed", is_high=False)],
     )
     long = (
         [Line("paid", "first", [(0.0, 0.0), (17.0, 80.0)])],
-        [Mark(18.5, "killed", is_high=True)],
+        [TimeMark(18.5, "killed", is_high=True)],
     )
     scales = common_scales([short, long])
     assert (scales.time.end, scales.height.end) == (20, 100)
@@ -96,7 +100,7 @@ def test_scales_have_room_for_every_chart() -> None:
 
 def test_long_labels_of_neighbors_take_turns_on_two_lines() -> None:
     def heights(*labels: str) -> list[str]:
-        groups = [Group(label, [Bar(label, [("first", 1)])]) for label in labels]
+        groups = [BarGroup(label, [Bar(label, [("first", 1)])]) for label in labels]
         drawn = bar_chart(groups, counts="", label="")
         return [
             re.findall(rf'y="([\d.]+)" text-anchor="middle">{label}<', drawn)[0] for label in labels

@@ -6,9 +6,9 @@ import logging
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from escrowmq.client.outgoing import Resolution
-from escrowmq.client.producer import Producer
+from escrowmq.client.producer.producer import Producer
 from escrowmq.model.errors import Unavailable
+from escrowmq.model.resolution import Resolution
 from escrowmq.pipeline.service import service as service_module
 from escrowmq.pipeline.service.service import EXIT_SPARK_DIED
 from escrowmq.testing.in_process import InProcessBroker

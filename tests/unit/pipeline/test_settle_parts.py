@@ -7,14 +7,14 @@ from contextlib import ExitStack
 
 import pytest
 
-from escrowmq.client.own_calls import OwnCalls
+from escrowmq.client.network.native_calls import NativeCalls
 from escrowmq.model.sink_attempt import HeldAs
 from escrowmq.pipeline.sink.calls import SinkCalls, decision
 from escrowmq.pipeline.sink.deciding import check
 from escrowmq.pipeline.sink.writing import opening
 from escrowmq.pipeline.sink.written import SinkBatch
-from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.own_rows import SoughtAttemptRow
+from escrowmq.protocol.native.requests import NativeCode
+from escrowmq.protocol.native.rows import SoughtAttemptRow
 from escrowmq.store.config import StoreConfig
 from escrowmq.testing import InProcessBroker
 from tests.unit.pipeline.several import (
@@ -73,8 +73,8 @@ def test_an_attempt_that_retention_carried_forward_is_found_and_decided_everywhe
                 broker.advance(seconds=100 * 3_600)
                 write(alone, new_attempt(batch="other"), iter([rows("x" * 4_096)]))
             broker.restart()
-            with OwnCalls(broker.broker_address) as calls:
-                assert calls.call(OwnCode.STATUS).header.log_start > 0
+            with NativeCalls(broker.broker_address) as calls:
+                assert calls.call(NativeCode.STATUS).header.log_start > 0
         with SinkCalls(served[0].broker_address, TIMEOUT_MS) as home:
             assert check({part.broker: [part] for part in written.elsewhere}, TIMEOUT_MS) is None
             home.decide(SinkBatch(written.attempt.run, "b"), [written])

@@ -8,10 +8,10 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 
 from escrowmq.model.errors import RequestRefused
-from escrowmq.pipeline.sink.brokers import Known, home_of
+from escrowmq.pipeline.sink.brokers import KnownApp, home_of
 from escrowmq.pipeline.sink.placing import Placing
 from escrowmq.pipeline.sink.written import SinkBroker
-from escrowmq.protocol.own import OwnCode
+from escrowmq.protocol.native.requests import NativeCode
 from escrowmq.testing import InProcessBroker
 from tests.unit.pipeline.losing import LosingProxy
 from tests.unit.pipeline.several import brokers, commit, keyed, new_attempt, rows, several, write
@@ -20,8 +20,8 @@ A, B, C = SinkBroker("a", "a:1"), SinkBroker("b", "b:1"), SinkBroker("c", "c:1")
 KEYS = [f"order-{number}" for number in range(3_000)]
 
 
-def known(broker: SinkBroker, *homes: str, is_home: bool = False) -> Known:
-    return Known(broker, is_home, frozenset(homes))
+def known(broker: SinkBroker, *homes: str, is_home: bool = False) -> KnownApp:
+    return KnownApp(broker, is_home, frozenset(homes))
 
 
 # Home.
@@ -96,10 +96,10 @@ def test_one_broker_is_asked_once_whether_another_one_decides() -> None:
         written = write(to, new_attempt(), iter([keyed(*"abc"), rows("d")]), rows_max=2)
         assert commit(to, written) == "decided"
         assert way.brought == {
-            OwnCode.FIND_ATTEMPTS: 1,
-            OwnCode.LIST_TOPICS: 1,
-            OwnCode.HOLD_HALVES: 3,
-            OwnCode.DECIDE_BATCH: 1,
+            NativeCode.FIND_ATTEMPTS: 1,
+            NativeCode.LIST_TOPICS: 1,
+            NativeCode.HOLD_HALVES: 3,
+            NativeCode.DECIDE_BATCH: 1,
         }
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from escrowmq.pipeline.sink.deciding import difference, fates
 from escrowmq.pipeline.sink.fates import fate, verdict_on_part
-from escrowmq.pipeline.sink.written import Part, SinkBroker, Written
-from escrowmq.protocol.own_rows import FoundAttemptRow
+from escrowmq.pipeline.sink.written import AttemptPart, SinkBroker, Written
+from escrowmq.protocol.native.rows import FoundAttemptRow
 from escrowmq.transaction.states import State
 from tests.unit.pipeline.several import new_attempt
 
@@ -48,7 +48,7 @@ def test_what_its_home_does_not_know_is_kept_for_a_person_after_a_day() -> None:
 def written(*brokers: SinkBroker) -> Written:
     attempt = new_attempt()
     held_as = attempt.elsewhere("home", 5)
-    parts = tuple(Part(broker, held_as, 70 + at, 2, 9) for at, broker in enumerate(brokers))
+    parts = tuple(AttemptPart(broker, held_as, 70 + at, 2, 9) for at, broker in enumerate(brokers))
     return Written(attempt, 5, 0, 1, parts)
 
 

@@ -10,8 +10,8 @@ import pytest
 from escrowmq.model.errors import RequestRefused
 from escrowmq.pipeline.sink.messages import MessageMaker
 from escrowmq.pipeline.sink.topics import SinkTopics
-from escrowmq.protocol.own_rows import TopicRow
-from escrowmq.protocol.properties import parse_properties
+from escrowmq.protocol.message.properties import parse_properties
+from escrowmq.protocol.native.rows import TopicRow
 
 PREFIX = "0123456789ABCDEF0123"
 PAIRS = pa.map_(pa.string(), pa.string())

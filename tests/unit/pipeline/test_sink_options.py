@@ -88,7 +88,7 @@ def test_a_stream_has_an_app_id_and_no_batch_id(options: dict[str, str], says: s
         ("key string", "bad_column: give the messages' bodies as body or as value"),
         ("body string, value string", "bad_column: give the messages' bodies"),
         ("body string, id long", r"bad_column: there are body \(binary or string\), .*'id'"),
-        ("body string, body string", "bad_column: each column once"),
+        ("body string, body string", "bad_column: give each column once"),
         ("body string, topic binary", "bad_column: must be string.*topic"),
         ("body string, keys numbers", "bad_column: must be string or array<string>.*keys"),
         ("body string, queue_id string", "bad_column: must be int.*queue_id"),
@@ -116,7 +116,7 @@ def test_all_columns_may_be_there_at_once() -> None:
 
 
 def test_a_topic_is_an_option_or_a_column() -> None:
-    with pytest.raises(RequestRefused, match=r"bad_column: give it, or the option.*topic"):
+    with pytest.raises(RequestRefused, match=r"bad_column: give this column, or the option.*topic"):
         make({})
 
 

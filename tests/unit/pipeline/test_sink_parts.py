@@ -14,7 +14,7 @@ from escrowmq.pipeline.sink import deciding as sink_deciding
 from escrowmq.pipeline.sink.calls import SinkCalls
 from escrowmq.pipeline.sink.writing import opening
 from escrowmq.pipeline.sink.written import SinkBatch
-from escrowmq.protocol.own import OwnCode
+from escrowmq.protocol.native.requests import NativeCode
 from tests.unit.logged import events
 from tests.unit.pipeline.losing import LosingProxy
 from tests.unit.pipeline.several import (
@@ -95,8 +95,8 @@ def test_home_holds_the_attempt_before_any_other_broker_hears_of_it(served: Brok
     a, b, _ = served
     seen: list[int] = []
 
-    def loses(code: OwnCode, number: int) -> bool:
-        if code is OwnCode.HOLD_HALVES and number == 0:
+    def loses(code: NativeCode, number: int) -> bool:
+        if code is NativeCode.HOLD_HALVES and number == 0:
             seen.append(len(a.undecided()))
         return False
 
@@ -106,7 +106,7 @@ def test_home_holds_the_attempt_before_any_other_broker_hears_of_it(served: Brok
 
 
 def test_every_answer_of_every_broker_may_get_lost_once(served: Brokers) -> None:
-    def loses(_: OwnCode, number: int) -> bool:
+    def loses(_: NativeCode, number: int) -> bool:
         return number % 2 == 0
 
     ways = [LosingProxy(broker.broker_address, loses) for broker in served]

@@ -14,7 +14,7 @@ from escrowmq.pipeline.sink import writing as sink_writing
 from escrowmq.pipeline.sink.calls import SinkCalls
 from escrowmq.pipeline.sink.writing import AttemptWriting
 from escrowmq.pipeline.sink.written import SinkBatch, Written
-from escrowmq.protocol.own import OwnCode
+from escrowmq.protocol.native.requests import NativeCode
 from escrowmq.testing import InProcessBroker
 from escrowmq.transaction.policy import CheckPolicy
 from tests.unit.logged import events
@@ -114,8 +114,8 @@ def test_every_answer_that_gets_lost_is_asked_for_again(broker: InProcessBroker)
     with LosingProxy(broker.broker_address, lambda _, number: number % 2 == 0) as way:
         written = write(way.address, rows("a", "b", "c"), rows("d"))
         assert decide(way.address, written) == "already_done"
-        assert way.brought[OwnCode.HOLD_HALVES] == 6
-        assert way.brought[OwnCode.DECIDE_BATCH] == 2
+        assert way.brought[NativeCode.HOLD_HALVES] == 6
+        assert way.brought[NativeCode.DECIDE_BATCH] == 2
     assert (written.last_number, written.rows) == (2, 4)
     assert bodies(broker) == ["a", "b", "c", "d"]
     assert len(broker.messages(TOPIC)) == 4
@@ -123,7 +123,7 @@ def test_every_answer_that_gets_lost_is_asked_for_again(broker: InProcessBroker)
 
 def test_a_broker_that_never_answers_is_given_up(broker: InProcessBroker) -> None:
     with (
-        LosingProxy(broker.broker_address, lambda code, _: code is OwnCode.HOLD_HALVES) as way,
+        LosingProxy(broker.broker_address, lambda code, _: code is NativeCode.HOLD_HALVES) as way,
         SinkCalls(way.address, timeout_ms=300) as calls,
         pytest.raises(OutcomeUnknown, match="answer_lost"),
     ):

@@ -18,7 +18,7 @@ from escrowmq.pipeline.source.offsets import StreamOffsets
 from escrowmq.pipeline.source.positions import Kept, places
 from escrowmq.pipeline.source.stream import MessageStreamReader, stream_reader
 from escrowmq.pipeline.spark_api import ReadAllAvailable, ReadLimit, ReadMaxRows
-from escrowmq.store.disk import OsDisk
+from escrowmq.store.disk.disk import OsDisk
 from escrowmq.testing import InProcessBroker
 from tests.spark.topics import row, send
 from tests.unit.logged import event_of

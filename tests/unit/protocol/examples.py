@@ -6,14 +6,14 @@ from typing import Any
 
 import msgspec
 
-from escrowmq.model.message import Message
-from escrowmq.protocol.stored_message import SYS_COMPRESSED, SYS_PREPARED, encode
+from escrowmq.model.message import SentMessage
+from escrowmq.protocol.message.stored_message import SYS_COMPRESSED, SYS_PREPARED, encode
 
 IPV4 = bytes.fromhex("7f000001 00002a9f")
 IPV6 = bytes.fromhex("fd00000000000000000000000000beef 00002a9f")
 HOST_PAIRS = [(IPV4, IPV4), (IPV6, IPV4), (IPV4, IPV6), (IPV6, IPV6)]
 
-ORDER = Message(
+ORDER = SentMessage(
     topic="orders",
     queue_id=3,
     body=b"123456789",
@@ -45,7 +45,7 @@ GOLDEN_IPV4_V1 = bytes.fromhex(
 )
 
 RETRY_TOPIC = "%RETRY%" + "g" * 121
-RETRY = Message(
+RETRY = SentMessage(
     topic=RETRY_TOPIC, queue_id=0, body=b"", born_host=IPV6, sys_flag=0x0300, born_at_ms=1
 )
 GOLDEN_IPV6_V2 = bytes.fromhex(
@@ -70,7 +70,7 @@ GOLDEN_IPV6_V2 = bytes.fromhex(
 )
 
 
-def message(**changes: Any) -> Message:  # noqa: ANN401 - any of a message's fields.
+def message(**changes: Any) -> SentMessage:  # noqa: ANN401 - any of a message's fields.
     return msgspec.structs.replace(ORDER, **changes)
 
 

@@ -7,35 +7,31 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from escrowmq.protocol.admin_headers import QueryMessageResponseHeader
-from escrowmq.protocol.batch_message import encode_batch
-from escrowmq.protocol.bodies import (
-    Assignment,
-    AssignmentResponse,
-    Body,
+from escrowmq.protocol.remoting.admin_headers import QueryMessageResponseHeader
+from escrowmq.protocol.remoting.bodies import (
     ConsumeQueueStats,
     ConsumerListResponse,
+    JsonBody,
     LockRequest,
     LockResponse,
-    Queue,
+    QueueName,
     TopicQueueStats,
     encode_body,
     encode_consume_stats,
     encode_offsets,
     encode_topic_stats,
 )
-from escrowmq.protocol.client_bodies import (
-    Connection,
+from escrowmq.protocol.remoting.client_bodies import (
+    ConnectedClient,
     ConsumerConnections,
     ConsumerMembership,
     Heartbeat,
     ProducerConnections,
     ProducerMembership,
-    Subscription,
+    SubscriptionBody,
 )
-from escrowmq.protocol.cluster_bodies import (
+from escrowmq.protocol.remoting.cluster_bodies import (
     BrokerRoute,
-    BrokerStats,
     ClusterInfo,
     DataVersion,
     GroupConfig,
@@ -43,14 +39,13 @@ from escrowmq.protocol.cluster_bodies import (
     GroupList,
     KeyValues,
     QueueRoute,
-    StatsItem,
     TopicConfig,
     TopicConfigs,
     TopicList,
     TopicRoute,
 )
-from escrowmq.protocol.codes import RequestCode, ResponseCode
-from escrowmq.protocol.consumer_headers import (
+from escrowmq.protocol.remoting.codes import RequestCode, ResponseCode
+from escrowmq.protocol.remoting.consumer_headers import (
     ConsumerGroupHeader,
     HeartbeatResponseHeader,
     OffsetResponseHeader,
@@ -58,19 +53,25 @@ from escrowmq.protocol.consumer_headers import (
     PullResponseHeader,
     StoreTimeResponseHeader,
 )
-from escrowmq.protocol.headers import Header
-from escrowmq.protocol.remoting import Frame, decode_frame, encode_request, encode_response
-from escrowmq.protocol.send_headers import (
+from escrowmq.protocol.remoting.frames import (
+    RemotingFrame,
+    decode_frame,
+    encode_request,
+    encode_response,
+)
+from escrowmq.protocol.remoting.headers import Header
+from escrowmq.protocol.remoting.send_headers import (
     CheckTransactionHeader,
     EndTransactionHeader,
     SendHeader,
     SendResponseHeader,
 )
+from tests.unit.protocol.batches import encode_batch
 from tests.unit.protocol.frames import binary_frame, json_frame
 
 BODY = "pay 5 €".encode()
 CLIENT = "10.0.0.9@42#7"
-QUEUE = Queue(topic="orders", broker_name="broker-a", queue_id=3)
+QUEUE = QueueName(topic="orders", broker_name="broker-a", queue_id=3)
 
 REQUESTS: dict[str, tuple[int, Header | None, bytes, bool]] = {
     "check": (
@@ -186,19 +187,20 @@ RESPONSES: dict[str, tuple[int, Header | None, str, bytes]] = {
 BROKER = BrokerRoute(
     broker_name="broker-a", cluster="DefaultCluster", addresses={"0": "10.0.0.1:10911"}
 )
-SUBSCRIPTION = Subscription(
+SUBSCRIPTION = SubscriptionBody(
     topic="orders",
     expression="TagA || TagB",
     version=1_700_000_000_000,
     tags=("TagA", "TagB"),
     tags_codes=(2_598_919, 2_598_920),
 )
-CONNECTION = Connection(client_id=CLIENT, address="10.0.0.9:50000", language="PYTHON", version=479)
+CONNECTION = ConnectedClient(
+    client_id=CLIENT, address="10.0.0.9:50000", language="PYTHON", version=479
+)
 TOPIC = TopicConfig(name="orders", read_queue_count=8, write_queue_count=8, permissions=6)
-STATS = StatsItem(average=1.5, count=5, per_second=0.5)
 VERSION = DataVersion(changed_at_ms=1_700_000_000_000)
 
-BODIES: dict[str, Body] = {
+BODIES: dict[str, JsonBody] = {
     "heartbeat": Heartbeat(
         client_id=CLIENT,
         producers=(ProducerMembership(group="pay-group"),),
@@ -207,7 +209,6 @@ BODIES: dict[str, Body] = {
     "lock": LockRequest(consumer_group="ship-group", client_id=CLIENT, queues=(QUEUE,)),
     "locked": LockResponse(queues=(QUEUE,)),
     "consumer_list": ConsumerListResponse(client_ids=(CLIENT,)),
-    "assignment": AssignmentResponse(assignments=(Assignment(queue=QUEUE),)),
     "route": TopicRoute(
         brokers=(BROKER,),
         queues=(
@@ -236,7 +237,6 @@ BODIES: dict[str, Body] = {
     ),
     "group_list": GroupList(groups=("ship-group",)),
     "key_values": KeyValues(table={"brokerVersionDesc": "EscrowMQ"}),
-    "broker_stats": BrokerStats(day=STATS, hour=STATS, minute=STATS),
 }
 QUEUE_TABLES = {
     "topic_stats": encode_topic_stats(
@@ -270,7 +270,7 @@ def frames() -> dict[str, bytes]:
             made[f"{name}_request_{form}"] = encode_request(
                 code, 7, header=header, body=body, is_one_way=is_one_way, is_binary=is_binary
             )
-        request: Frame = decode_frame(asked()[4:])
+        request: RemotingFrame = decode_frame(asked()[4:])
         for name, (code, header, remark, body) in RESPONSES.items():
             made[f"{name}_response_{form}"] = encode_response(
                 request, code, header=header, remark=remark, body=body

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from escrowmq.model.errors import RequestRefused
-from escrowmq.model.message import Message
-from escrowmq.protocol.ids import offset_message_id, pack_host, unpack_host
-from escrowmq.protocol.limits import validate
-from escrowmq.protocol.message_views import half_topic_view, patch_committed
-from escrowmq.protocol.properties import find_property, parse_properties, tags_code
-from escrowmq.protocol.stored_message import (
+from escrowmq.model.message import SentMessage
+from escrowmq.protocol.message.ids import offset_message_id, pack_host
+from escrowmq.protocol.message.limits import validate
+from escrowmq.protocol.message.message_views import half_topic_view, patch_committed
+from escrowmq.protocol.message.properties import find_property, parse_properties, tags_code
+from escrowmq.protocol.message.stored_message import (
     SYS_PREPARED,
     SYS_TRANSACTION_MASK,
     StoredMessage,
@@ -46,8 +46,8 @@ def message(
     born_host: bytes = BORN_IPV4,
     body: bytes = "pay 5 € to Zoë".encode(),
     properties: bytes = PROPERTIES,
-) -> Message:
-    return Message(
+) -> SentMessage:
+    return SentMessage(
         topic=topic,
         queue_id=3,
         body=body,
@@ -83,6 +83,10 @@ OURS = {
         encode(message(LONG_TOPIC), 12, 4096, STORED_AT_MS, STORE_IPV6, SYS_PREPARED), 5
     ),
 }
+
+
+def unpack_host(host: bytes) -> tuple[str, int]:
+    return str(ip_address(host[:-4])), int.from_bytes(host[-4:], "big")
 
 
 def as_java_shows(stored: StoredMessage) -> dict[str, Any]:

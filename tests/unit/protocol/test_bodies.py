@@ -10,16 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from escrowmq.model.errors import ProtocolViolation
-from escrowmq.protocol.bodies import (
-    Assignment,
-    AssignmentRequest,
-    AssignmentResponse,
-    Body,
+from escrowmq.protocol.remoting.bodies import (
     ConsumeQueueStats,
     ConsumerListResponse,
+    JsonBody,
     LockRequest,
     LockResponse,
-    Queue,
+    QueueName,
     TimeSpan,
     TimeSpans,
     TopicQueueStats,
@@ -29,21 +26,20 @@ from escrowmq.protocol.bodies import (
     encode_topic_stats,
     read_body,
 )
-from escrowmq.protocol.client_bodies import (
+from escrowmq.protocol.remoting.client_bodies import (
     CheckClientRequest,
-    Connection,
+    ConnectedClient,
     ConsumerConnections,
     ConsumerMembership,
     Heartbeat,
     ProducerConnections,
     ProducerMembership,
-    Subscription,
+    SubscriptionBody,
     SubscriptionOfGroup,
 )
-from escrowmq.protocol.cluster_bodies import (
+from escrowmq.protocol.remoting.cluster_bodies import (
     MASTER_ID,
     BrokerRoute,
-    BrokerStats,
     ClusterInfo,
     DataVersion,
     GroupConfig,
@@ -51,29 +47,25 @@ from escrowmq.protocol.cluster_bodies import (
     GroupList,
     KeyValues,
     QueueRoute,
-    StatsItem,
     TopicConfig,
     TopicConfigs,
     TopicList,
     TopicRoute,
 )
 
-QUEUE = Queue(topic="orders", broker_name="broker-a", queue_id=3)
+QUEUE = QueueName(topic="orders", broker_name="broker-a", queue_id=3)
 BROKER = BrokerRoute(
     broker_name="broker-a", cluster="DefaultCluster", addresses={MASTER_ID: "10.0.0.1:10911"}
 )
-SUBSCRIPTION = Subscription(
+SUBSCRIPTION = SubscriptionBody(
     topic="orders", expression="TagA", tags=("TagA",), tags_codes=(2_598_919,)
 )
-CONNECTION = Connection(client_id="c1", address="10.0.0.9:50000", language="GO", version=317)
+CONNECTION = ConnectedClient(client_id="c1", address="10.0.0.9:50000", language="GO", version=317)
 TOPIC = TopicConfig(name="orders", read_queue_count=8, write_queue_count=8, permissions=6)
-STATS = StatsItem(average=1.5, count=5, per_second=0.5)
-BODIES: list[Body] = [
+BODIES: list[JsonBody] = [
     LockRequest(consumer_group="g", client_id="c", queues=(QUEUE,)),
     LockResponse(queues=(QUEUE,)),
     ConsumerListResponse(client_ids=("c1", "c2")),
-    AssignmentRequest(topic="orders", consumer_group="g", client_id="c"),
-    AssignmentResponse(assignments=(Assignment(queue=QUEUE),)),
     Heartbeat(
         client_id="c",
         producers=(ProducerMembership(group="p"),),
@@ -107,12 +99,11 @@ BODIES: list[Body] = [
     SubscriptionOfGroup(group="g", topic="orders", subscription=SUBSCRIPTION),
     TimeSpans(spans=(TimeSpan(queue=QUEUE, first_at_ms=1, last_at_ms=3, consumed_at_ms=2),)),
     KeyValues(table={"brokerVersionDesc": "EscrowMQ"}),
-    BrokerStats(day=STATS, hour=STATS, minute=STATS),
 ]
 
 
 @pytest.mark.parametrize("body", BODIES, ids=lambda body: type(body).__name__)
-def test_a_body_is_read_as_it_was_written(body: Body) -> None:
+def test_a_body_is_read_as_it_was_written(body: JsonBody) -> None:
     data = encode_body(body)
     json.loads(data)
     assert read_body(type(body), data) == body
@@ -134,7 +125,7 @@ def test_nulls_count_as_absent_at_any_depth() -> None:
     assert read_body(Heartbeat, json.dumps(data).encode()) == Heartbeat(
         client_id="c",
         consumers=(
-            ConsumerMembership(group="g", subscriptions=(Subscription(topic="t", version=5),)),
+            ConsumerMembership(group="g", subscriptions=(SubscriptionBody(topic="t", version=5),)),
         ),
     )
 
@@ -172,7 +163,7 @@ def test_any_bytes_are_a_body_or_a_violation(data: bytes) -> None:
 
 def test_a_queue_is_a_key_in_the_way_all_tools_read_it() -> None:
     queue = b'{"brokerName":"broker-a","queueId":3,"topic":"orders"}'
-    other = Queue(topic="orders", broker_name="broker-a", queue_id=4)
+    other = QueueName(topic="orders", broker_name="broker-a", queue_id=4)
     assert encode_offsets({QUEUE: 5, other: 6}) == b'{"offsetTable":{%b:5,%b:6}}' % (
         queue,
         queue.replace(b"3", b"4"),

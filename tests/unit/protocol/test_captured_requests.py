@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 
 from escrowmq.model.errors import ProtocolViolation
-from escrowmq.protocol.bodies import Body, LockRequest, read_body
-from escrowmq.protocol.client_bodies import Heartbeat
-from escrowmq.protocol.codes import RequestCode
-from escrowmq.protocol.headers import read_header
-from escrowmq.protocol.remoting import FrameSplitter
-from escrowmq.protocol.requests import REQUEST_HEADERS
+from escrowmq.protocol.remoting.bodies import JsonBody, LockRequest, read_body
+from escrowmq.protocol.remoting.client_bodies import Heartbeat
+from escrowmq.protocol.remoting.codes import RequestCode
+from escrowmq.protocol.remoting.frames import FrameSplitter
+from escrowmq.protocol.remoting.headers import read_header
 from tests.interop.remoting import Frame
+from tests.unit.protocol.request_headers import REQUEST_HEADERS
 
 CAPTURES = Path(__file__).parents[2] / "interop" / "captures"
-BODIES: dict[int, type[Body]] = {
+BODIES: dict[int, type[JsonBody]] = {
     RequestCode.HEART_BEAT: Heartbeat,
     RequestCode.LOCK_BATCH_MQ: LockRequest,
     RequestCode.UNLOCK_BATCH_MQ: LockRequest,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from escrowmq.protocol.delay_levels import DELAY_LEVELS, DelayLevels
+from escrowmq.protocol.message.delay_levels import DELAY_LEVELS, DelayLevels
 
 MINUTE_MS = 60_000
 STOCK = DelayLevels.parse(DELAY_LEVELS)

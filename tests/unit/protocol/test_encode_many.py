@@ -6,8 +6,8 @@ from itertools import accumulate
 
 import pytest
 
-from escrowmq.model.message import Message
-from escrowmq.protocol.stored_message import SYS_PREPARED, encode, encode_many, record_crc
+from escrowmq.model.message import SentMessage
+from escrowmq.protocol.message.stored_message import SYS_PREPARED, encode, encode_many, record_crc
 from tests.unit.protocol.examples import (
     GOLDEN_IPV4_V1,
     GOLDEN_IPV6_V2,
@@ -22,7 +22,7 @@ from tests.unit.protocol.examples import (
 
 @pytest.mark.parametrize("store_host", [IPV4, IPV6])
 def test_many_messages_are_laid_out_as_one_by_one(store_host: bytes) -> None:
-    messages: list[Message] = [
+    messages: list[SentMessage] = [
         message(reconsume_times=0),
         message(reconsume_times=0, body=b"another"),
         # Special cases: a retried message, an IPv6 host, another topic.

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from escrowmq.model.errors import RequestRefused
-from escrowmq.protocol import limits as module
-from escrowmq.protocol.limits import BODY_BYTES_MAX, CACHED_TOPICS_MAX, validate
-from escrowmq.protocol.properties import PROPERTIES_BYTES_MAX
-from escrowmq.protocol.stored_message import encode
+from escrowmq.protocol.message import limits as module
+from escrowmq.protocol.message.limits import BODY_BYTES_MAX, CACHED_TOPICS_MAX, validate
+from escrowmq.protocol.message.properties import PROPERTIES_BYTES_MAX
+from escrowmq.protocol.message.stored_message import encode
 from tests.unit.protocol.examples import IPV4, IPV6, message
 
 

@@ -10,29 +10,28 @@ import pytest
 from msgspec import inspect
 
 from escrowmq.model.errors import RequestRefused
-from escrowmq.protocol.bodies import AssignmentRequest, Body, LockRequest, encode_body, read_body
-from escrowmq.protocol.client_bodies import CheckClientRequest, Heartbeat
-from escrowmq.protocol.cluster_bodies import GroupConfig
-from escrowmq.protocol.codes import RequestCode
-from escrowmq.protocol.headers import Header, read_header
-from escrowmq.protocol.limits import NAME_CHARS_MAX, check_name
-from escrowmq.protocol.own import OWN_REQUESTS
-from escrowmq.protocol.own_columns import decode_columns
-from escrowmq.protocol.own_forms import Form, Row, decode_rows, encode_rows
-from escrowmq.protocol.requests import REQUEST_HEADERS
+from escrowmq.protocol.message.limits import NAME_CHARS_MAX, check_name
+from escrowmq.protocol.native.columns import decode_columns
+from escrowmq.protocol.native.requests import NATIVE_REQUESTS
+from escrowmq.protocol.native.row_forms import NativeRow, RowForm, decode_rows, encode_rows
+from escrowmq.protocol.remoting.bodies import JsonBody, LockRequest, encode_body, read_body
+from escrowmq.protocol.remoting.client_bodies import CheckClientRequest, Heartbeat
+from escrowmq.protocol.remoting.cluster_bodies import GroupConfig
+from escrowmq.protocol.remoting.codes import RequestCode
+from escrowmq.protocol.remoting.headers import Header, read_header
+from tests.unit.protocol.request_headers import REQUEST_HEADERS
 
-BODIES: tuple[type[Body], ...] = (
+BODIES: tuple[type[JsonBody], ...] = (
     Heartbeat,
     CheckClientRequest,
     LockRequest,
-    AssignmentRequest,
     GroupConfig,
 )
 #: Texts with their own limits: `properties` is refused as too large, the others are cut.
 APART = {("properties", "SendHeader"), ("properties", "LongSendHeader")} | {
     ("properties", "SentRow"),
     ("properties", "SentInRow"),
-    ("reason", "SettleHeader"),
+    ("reason", "DecideByHandHeader"),
     ("reason", "VerdictRow"),
     ("error_text", "LedgerReportRow"),
 }
@@ -45,11 +44,11 @@ HEADERS = sorted(
             # The broker sends this header, and never reads it.
             if code is not RequestCode.CHECK_TRANSACTION_STATE
         ),
-        *(request.header for request in OWN_REQUESTS.values()),
+        *(request.header for request in NATIVE_REQUESTS.values()),
     },
     key=lambda kind: kind.__name__,
 )
-ROWS = [request.rows for request in OWN_REQUESTS.values() if request.rows is not None]
+ROWS = [request.rows for request in NATIVE_REQUESTS.values() if request.rows is not None]
 
 
 def texts(kind: inspect.Type, name: str, owner: str) -> Iterator[tuple[str, str, int | None]]:
@@ -156,7 +155,7 @@ LONG = "x" * (NAME_CHARS_MAX + 1)
     ],
 )  # fmt: skip
 def test_a_body_with_a_name_too_long_is_refused(
-    kind: type[Body], said: dict[str, object], field: str
+    kind: type[JsonBody], said: dict[str, object], field: str
 ) -> None:
     with pytest.raises(RequestRefused, match="name_too_long") as refused:
         read_body(kind, msgspec.json.encode(said))
@@ -164,11 +163,11 @@ def test_a_body_with_a_name_too_long_is_refused(
     assert encode_body(kind(**{"client_id": "c"} if kind is Heartbeat else _least(kind)))
 
 
-def _least(kind: type[Body]) -> dict[str, str]:
+def _least(kind: type[JsonBody]) -> dict[str, str]:
     return {"name": "g"} if kind is GroupConfig else {"consumer_group": "g", "client_id": "c"}
 
 
-def row_of(kind: type[Row], **given: object) -> Row:
+def row_of(kind: type[NativeRow], **given: object) -> NativeRow:
     described = inspect.type_info(kind)
     assert isinstance(described, inspect.StructType)
     values: dict[type, object] = {
@@ -180,9 +179,9 @@ def row_of(kind: type[Row], **given: object) -> Row:
     return kind(**{field.name: values.get(type(field.type)) for field in described.fields} | given)
 
 
-@pytest.mark.parametrize("form", list(Form))
+@pytest.mark.parametrize("form", list(RowForm))
 @pytest.mark.parametrize("kind", ROWS, ids=lambda kind: kind.__name__)
-def test_a_row_with_a_name_too_long_is_refused(kind: type[Row], form: Form) -> None:
+def test_a_row_with_a_name_too_long_is_refused(kind: type[NativeRow], form: RowForm) -> None:
     for field in text_fields(kind):
         rows = [row_of(kind), row_of(kind, **{field.name: LONG}), row_of(kind)]
         body = encode_rows(form, kind, 1, rows)

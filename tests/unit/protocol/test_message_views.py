@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from escrowmq.protocol.message_views import (
+from escrowmq.protocol.message.message_views import (
     HALF_TOPIC,
     back_check_view,
     born_host,
@@ -14,8 +14,8 @@ from escrowmq.protocol.message_views import (
     stored_at_ms,
     visible_view,
 )
-from escrowmq.protocol.properties import PROPERTIES_BYTES_MAX, parse_properties
-from escrowmq.protocol.stored_message import (
+from escrowmq.protocol.message.properties import PROPERTIES_BYTES_MAX, parse_properties
+from escrowmq.protocol.message.stored_message import (
     MAGIC_V1,
     SYS_COMMITTED,
     SYS_TRANSACTION_MASK,

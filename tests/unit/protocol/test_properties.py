@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from escrowmq.model.errors import ProtocolViolation, RequestRefused
-from escrowmq.protocol import properties as module
-from escrowmq.protocol.properties import (
+from escrowmq.protocol.message import properties as module
+from escrowmq.protocol.message.properties import (
     CACHED_TAG_CHARS_MAX,
     CACHED_TAGS_MAX,
     KEYS,

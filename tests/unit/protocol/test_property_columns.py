@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from escrowmq.protocol.properties import parse_properties
-from escrowmq.protocol.property_columns import PropertyColumns
+from escrowmq.protocol.message.properties import parse_properties
+from escrowmq.protocol.message.property_columns import PropertyColumns
 
 NAMES = ("KEYS", "UNIQ_KEY", "K", "A_NAME_OF_MORE_THAN_EIGHT", "\u00fc")
 PARTS = st.sampled_from([*NAMES, "\x01", "\x02", "value", " ", "XKEYS", ""])

@@ -13,14 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from escrowmq.model.errors import ProtocolViolation
-from escrowmq.protocol.headers import read_fields
-from escrowmq.protocol.remoting import (
+from escrowmq.protocol.remoting.frames import (
     FRAME_BYTES_MAX,
-    Frame,
     FrameSplitter,
+    RemotingFrame,
     decode_frame,
     frame_size,
 )
+from escrowmq.protocol.remoting.headers import read_fields
 from tests.unit.protocol.frames import (
     FIELDS,
     binary_frame,
@@ -39,7 +39,7 @@ THREE = (
 STREAM = b"".join(THREE)
 
 
-def comparable(frame: Frame) -> dict[str, Any]:
+def comparable(frame: RemotingFrame) -> dict[str, Any]:
     return msgspec.structs.asdict(frame) | {"ext": read_fields(frame.ext)}
 
 
@@ -51,7 +51,7 @@ def split(chunks: Iterable[bytes]) -> list[dict[str, Any]]:
 WHOLE = split([STREAM])
 
 
-def only(data: bytes) -> Frame:
+def only(data: bytes) -> RemotingFrame:
     (frame,) = FrameSplitter().feed(data)
     return frame
 
@@ -222,7 +222,7 @@ def test_a_frame_that_cannot_be_read_is_a_violation(data: bytes) -> None:
 
 def test_frames_before_a_violation_come_out_and_none_after_it() -> None:
     splitter = FrameSplitter()
-    got: list[Frame] = []
+    got: list[RemotingFrame] = []
     with pytest.raises(ProtocolViolation) as first:
         got.extend(splitter.feed(THREE[0] + frame_of(b"{}") + THREE[1]))
     assert [frame.body for frame in got] == [b"first"]

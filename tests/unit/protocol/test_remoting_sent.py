@@ -11,27 +11,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from escrowmq.model.errors import RequestRefused
-from escrowmq.protocol.codes import RequestCode, ResponseCode
-from escrowmq.protocol.consumer_headers import ConsumerGroupHeader, OffsetResponseHeader
-from escrowmq.protocol.headers import read_fields
-from escrowmq.protocol.remoting import (
+from escrowmq.protocol.remoting.codes import RequestCode, ResponseCode
+from escrowmq.protocol.remoting.consumer_headers import ConsumerGroupHeader, OffsetResponseHeader
+from escrowmq.protocol.remoting.frames import (
     REMARK_CHARS_MAX,
-    Frame,
     FrameSplitter,
+    RemotingFrame,
     encode_request,
     encode_response,
     response_head,
 )
+from escrowmq.protocol.remoting.headers import read_fields
 from tests.unit.protocol.frames import binary_frame, json_frame
 
 ASKED = (json_frame(b"first"), binary_frame(b"", opaque=-8, flag=2))
 
 
-def comparable(frame: Frame) -> dict[str, Any]:
+def comparable(frame: RemotingFrame) -> dict[str, Any]:
     return msgspec.structs.asdict(frame) | {"ext": read_fields(frame.ext)}
 
 
-def only(data: bytes) -> Frame:
+def only(data: bytes) -> RemotingFrame:
     (frame,) = FrameSplitter().feed(data)
     return frame
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from escrowmq.model.errors import ProtocolViolation
-from escrowmq.protocol.properties import format_properties, index_facts
-from escrowmq.protocol.sent_facts import SentFacts, read_sent_facts
+from escrowmq.protocol.message.properties import format_properties, index_facts
+from escrowmq.protocol.message.sent_facts import SentFacts, read_sent_facts
 
 NOTHING = SentFacts(
     is_half=False,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from escrowmq.protocol.stored_columns import encode_columns
-from escrowmq.protocol.stored_message import SYS_PREPARED, encode_many
+from escrowmq.protocol.message.stored_columns import encode_columns
+from escrowmq.protocol.message.stored_message import SYS_PREPARED, encode_many
 from tests.unit.columns import columns_of
 from tests.unit.protocol.examples import IPV4, RETRY_TOPIC, message
 

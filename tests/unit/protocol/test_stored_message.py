@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from escrowmq.model.errors import ProtocolViolation
-from escrowmq.model.message import Message
-from escrowmq.protocol import stored_message as module
-from escrowmq.protocol.limits import CACHED_TOPICS_MAX, validate
-from escrowmq.protocol.message_views import half_topic_view, patch_committed
-from escrowmq.protocol.stored_message import (
+from escrowmq.model.message import SentMessage
+from escrowmq.protocol.message import stored_message as module
+from escrowmq.protocol.message.limits import CACHED_TOPICS_MAX, validate
+from escrowmq.protocol.message.message_views import half_topic_view, patch_committed
+from escrowmq.protocol.message.stored_message import (
     MAGIC_V1,
     MAGIC_V2,
     SYS_BORN_IPV6,
@@ -50,7 +50,7 @@ INT64 = st.integers(-(2**63), 2**63 - 1)
 HOSTS = st.one_of(st.binary(min_size=8, max_size=8), st.binary(min_size=20, max_size=20))
 NAMES = st.text("abcXYZ019_-%|", min_size=1, max_size=127)
 MESSAGES = st.builds(
-    Message,
+    SentMessage,
     topic=st.one_of(NAMES, NAMES.map("%RETRY%".__add__), NAMES.map(("%DLQ%" + "d" * 123).__add__)),
     queue_id=st.integers(0, 2**31 - 1),
     body=st.binary(max_size=300),
@@ -65,7 +65,7 @@ TRANSACTION_BITS = st.sampled_from([0, SYS_PREPARED, SYS_COMMITTED, SYS_ROLLED_B
 
 
 def write_again(stored: StoredMessage) -> bytes:
-    again = Message(
+    again = SentMessage(
         topic=stored.topic,
         queue_id=stored.queue_id,
         body=stored.body,
@@ -169,7 +169,7 @@ def test_every_field_is_read() -> None:
 
 @given(MESSAGES, INT64, INT64, INT64, HOSTS, TRANSACTION_BITS, INT64)
 def test_what_is_written_is_read_back(  # noqa: PLR0917 - as many as encode takes.
-    sent: Message,
+    sent: SentMessage,
     queue_offset: int,
     log_offset: int,
     stored_at_ms: int,

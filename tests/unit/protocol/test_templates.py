@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from escrowmq.protocol.consumer_headers import PullResponseHeader
-from escrowmq.protocol.headers import read_fields
-from escrowmq.protocol.ids import offset_message_id
-from escrowmq.protocol.remoting import Frame, FrameSplitter, decode_frame, encode_response
-from escrowmq.protocol.send_headers import SendResponseHeader
-from escrowmq.protocol.templates import SentAnswers, encode_found
+from escrowmq.protocol.message.ids import offset_message_id
+from escrowmq.protocol.remoting.consumer_headers import PullResponseHeader
+from escrowmq.protocol.remoting.frames import (
+    FrameSplitter,
+    RemotingFrame,
+    decode_frame,
+    encode_response,
+)
+from escrowmq.protocol.remoting.headers import read_fields
+from escrowmq.protocol.remoting.send_headers import SendResponseHeader
+from escrowmq.protocol.remoting.templates import SentAnswers, encode_found
 from tests.unit.protocol.examples import IPV4, IPV6
 from tests.unit.protocol.frames import binary_header, frame_of, json_header
 
@@ -21,7 +26,7 @@ BINARY = decode_frame(frame_of(binary_header(), header_type=1)[4:])
 @pytest.mark.parametrize("store_host", [IPV4, IPV6], ids=["ipv4", "ipv6"])
 @pytest.mark.parametrize("transaction_id", [None, "", "7F0000", 'ü "quoted" \\ %d'])
 def test_an_answer_from_the_template_says_the_same(
-    request_: Frame, store_host: bytes, transaction_id: str | None
+    request_: RemotingFrame, store_host: bytes, transaction_id: str | None
 ) -> None:
     answers = SentAnswers(store_host, "DefaultRegion")
     header = SendResponseHeader(
@@ -40,7 +45,9 @@ def test_an_answer_from_the_template_says_the_same(
 
 @pytest.mark.parametrize("request_", [JSON, BINARY], ids=["json", "binary"])
 @pytest.mark.parametrize("messages", [[], [b"one"], [b"one", b"", b"three"]])
-def test_messages_found_are_handed_out_as_ever(request_: Frame, messages: list[bytes]) -> None:
+def test_messages_found_are_handed_out_as_ever(
+    request_: RemotingFrame, messages: list[bytes]
+) -> None:
     header = PullResponseHeader(next_offset=2**33, min_offset=5, max_offset=2**34)
     assert_same(
         encode_found(request_, 2**33, 5, 2**34, messages),

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from escrowmq.store.commit_log import segment_path
-from escrowmq.store.inspect import check
-from escrowmq.store.repair import Repaired, repair
-from escrowmq.store.report import BadRange, Report
+from escrowmq.model.resolution import Resolution
+from escrowmq.store.log.commit_log import segment_path
+from escrowmq.store.repair.inspect import check
+from escrowmq.store.repair.repair import Repaired, repair
+from escrowmq.store.repair.report import BadRange, StoreReport
 from escrowmq.store.store import Store
 from escrowmq.testing.faulty_disk import FaultyDisk
-from escrowmq.transaction.commands import End, Settled
-from escrowmq.transaction.states import Resolution
+from escrowmq.transaction.commands import End, EndReply
 from tests.unit.store.shop import Frame, Shop, frames_of, opened
 
 
@@ -17,12 +17,12 @@ def segments(disk: FaultyDisk) -> list[str]:
     return [f"commitlog/{name}" for name in disk.list("commitlog")]
 
 
-def only_range(report: Report) -> BadRange:
+def only_range(report: StoreReport) -> BadRange:
     assert len(report.ranges) == 1
     return report.ranges[0]
 
 
-def codes(report: Report) -> set[str]:
+def codes(report: StoreReport) -> set[str]:
     return {finding.code for finding in report.findings}
 
 
@@ -47,11 +47,11 @@ def frame_of(shop: Shop, row: int) -> Frame:
     return next(frame for frame in frames_of(shop.store) if row in frame.rows)
 
 
-def end(store: Store, shop: Shop, head: int, resolution: Resolution) -> Settled:
+def end(store: Store, shop: Shop, head: int, resolution: Resolution) -> EndReply:
     decision = store.execute(End(half_offset=head, resolution=resolution, by="shop"), shop.now_ms)
     if decision.refused is not None:
         raise decision.refused
-    assert isinstance(decision.reply, Settled)
+    assert isinstance(decision.reply, EndReply)
     return decision.reply
 
 

@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from escrowmq.model.message import Message
-from escrowmq.protocol.ids import pack_host
-from escrowmq.protocol.properties import format_properties
-from escrowmq.protocol.stored_message import StoredMessage, decode
+from escrowmq.model.message import SentMessage
+from escrowmq.model.resolution import Resolution
+from escrowmq.protocol.message.ids import pack_host
+from escrowmq.protocol.message.properties import format_properties
+from escrowmq.protocol.message.stored_message import StoredMessage, decode
 from escrowmq.store.config import StoreConfig
-from escrowmq.store.reader import Reader, Status
-from escrowmq.store.recovery import open_store
-from escrowmq.store.retention import retain
+from escrowmq.store.reading.reader import ReadStatus, StoreReader
+from escrowmq.store.recovery.recovery import open_store
+from escrowmq.store.retention.retention import retain
 from escrowmq.testing.clock import ManualClock
 from escrowmq.testing.faulty_disk import FaultyDisk
 from escrowmq.testing.survivors import Survivors, nothing_survives
@@ -27,20 +28,20 @@ from escrowmq.transaction.commands import (
     Decision,
     End,
     Ended,
-    Held,
+    EndReply,
+    HoldReply,
     Obeyed,
     Prepare,
     Release,
-    Settled,
     Verdicts,
 )
 from escrowmq.transaction.policy import CheckPolicy
-from escrowmq.transaction.states import Resolution, State
+from escrowmq.transaction.states import State
 
 if TYPE_CHECKING:
     from escrowmq.model.errors import RequestRefused
-    from escrowmq.store.disk import Disk
-    from escrowmq.store.retirement import Removed
+    from escrowmq.store.disk.disk import Disk
+    from escrowmq.store.retention.retirement import Removed
     from escrowmq.transaction.table import Half
 
 T0 = 1_700_000_000_000
@@ -73,12 +74,12 @@ def message(
     unique_key: str = "",
     tags: str = "",
     **fields: int | bytes,
-) -> Message:
+) -> SentMessage:
     """Make a message as the broker does from a request, with the fields read from its
     properties.
     """
     named = {"KEYS": keys, "UNIQ_KEY": unique_key, "TAGS": tags}
-    made = Message(
+    made = SentMessage(
         topic=topic,
         queue_id=queue_id,
         body=body.encode() if isinstance(body, str) else body,
@@ -106,7 +107,7 @@ class Driver:
         self.policy = policy or CheckPolicy()
         self.changes = config
         self.store, self.found = open_store(self.disk, small_config(**config), self.policy, HOST)
-        self.reader = Reader(self.store)
+        self.reader = StoreReader(self.store)
 
     # Commands, each durable when it returns.
 
@@ -129,26 +130,28 @@ class Driver:
         assert decision.records == ()
         return decision.refused
 
-    def hold(self, transaction_id: str, *messages: Message, **fields: int | str | None) -> Held:
+    def hold(
+        self, transaction_id: str, *messages: SentMessage, **fields: int | str | None
+    ) -> HoldReply:
         """Prepare one request, with a default message if none is given."""
         if not messages:
             messages = (message(transaction_id, unique_key=transaction_id),)
         command = Prepare(group="pay", transaction_id=transaction_id, messages=messages)
         reply = self.do(msgspec.structs.replace(command, **fields)).reply
-        assert isinstance(reply, Held)
+        assert isinstance(reply, HoldReply)
         return reply
 
-    def commit(self, row: int, by: str = "producer") -> Settled:
+    def commit(self, row: int, by: str = "producer") -> EndReply:
         """Commit the transaction of this half message."""
         return self._end(row, Resolution.COMMIT, by)
 
-    def roll_back(self, row: int, by: str = "producer") -> Settled:
+    def roll_back(self, row: int, by: str = "producer") -> EndReply:
         """Roll back the transaction of this half message."""
         return self._end(row, Resolution.ROLLBACK, by)
 
-    def _end(self, row: int, resolution: Resolution, by: str) -> Settled:
+    def _end(self, row: int, resolution: Resolution, by: str) -> EndReply:
         reply = self.do(End(half_offset=row, resolution=resolution, by=by)).reply
-        assert isinstance(reply, Settled)
+        assert isinstance(reply, EndReply)
         return reply
 
     def obey(self, *verdicts: tuple[int, str], by: str = "settle") -> list[str]:
@@ -165,7 +168,7 @@ class Driver:
         assert isinstance(reply, Obeyed)
         return [Ended(code).name.lower() for code in reply.ends]
 
-    def append(self, *messages: Message) -> Appended:
+    def append(self, *messages: SentMessage) -> Appended:
         """Store ordinary messages."""
         reply = self.do(Append(messages=messages or (message(),))).reply
         assert isinstance(reply, Appended)
@@ -228,7 +231,7 @@ class Driver:
         if queue is None or queue.start == queue.end:
             return []
         pulled = self.reader.pull(topic, queue_id, queue.start, count_max=100_000, bytes_max=2**40)
-        assert pulled.status is Status.FOUND
+        assert pulled.status is ReadStatus.FOUND
         assert pulled.next_offset == pulled.end == queue.end
         return [decode(one) for one in pulled.messages]
 
@@ -238,7 +241,7 @@ class Driver:
 
     def half(self, row: int) -> Half:
         """Return a row, which must exist."""
-        return self.store.row(row)
+        return self.store.core.row(row)
 
     def known_rows(self) -> dict[int, Half]:
         """All known rows."""

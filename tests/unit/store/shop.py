@@ -8,15 +8,16 @@ from random import Random
 
 import msgspec
 
-from escrowmq.model.message import Message
-from escrowmq.store.commit_log import read_frames
+from escrowmq.model.message import SentMessage
+from escrowmq.model.resolution import Resolution
 from escrowmq.store.config import StoreConfig
-from escrowmq.store.disk import Disk
-from escrowmq.store.frames import HEAD_BYTES
-from escrowmq.store.frames import Frame as LogFrame
-from escrowmq.store.reader import Reader
-from escrowmq.store.recovery import Found, open_store
-from escrowmq.store.retention import retain
+from escrowmq.store.disk.disk import Disk
+from escrowmq.store.log.commit_log import read_frames
+from escrowmq.store.log.frames import HEAD_BYTES
+from escrowmq.store.log.frames import Frame as LogFrame
+from escrowmq.store.reading.reader import StoreReader
+from escrowmq.store.recovery.recovery import RecoveryResult, open_store
+from escrowmq.store.retention.retention import retain
 from escrowmq.store.store import Store
 from escrowmq.testing.disk_image import DiskImage
 from escrowmq.testing.faulty_disk import FaultyDisk
@@ -26,7 +27,7 @@ from escrowmq.transaction.commands import (
     CheckSent,
     End,
     Ended,
-    Held,
+    HoldReply,
     Obeyed,
     Park,
     Prepare,
@@ -38,9 +39,9 @@ from escrowmq.transaction.policy import CheckPolicy
 from escrowmq.transaction.records import (
     Asked,
     BatchDecided,
+    Carried,
     Decided,
     DecidedMany,
-    Moved,
     Parked,
     Prepared,
     Record,
@@ -49,7 +50,7 @@ from escrowmq.transaction.records import (
     Scheduled,
     Stored,
 )
-from escrowmq.transaction.states import Resolution, State
+from escrowmq.transaction.states import State
 
 HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
 CONFIG = StoreConfig(
@@ -58,7 +59,7 @@ CONFIG = StoreConfig(
 START_MS = 1_700_000_000_000
 
 
-def opened(disk: Disk) -> tuple[Store, Found]:
+def opened(disk: Disk) -> tuple[Store, RecoveryResult]:
     return open_store(disk, CONFIG, CheckPolicy(), HOST)
 
 
@@ -76,10 +77,10 @@ class Shop:
         self.number = 0
         self.open: list[int] = []
 
-    def message(self, *, delay_ms: int = 0, at_ms: int = 0) -> Message:
+    def message(self, *, delay_ms: int = 0, at_ms: int = 0) -> SentMessage:
         self.number += 1
         key = f"key-{self.number}"
-        return Message(
+        return SentMessage(
             topic=self.rng.choice(("orders", "invoices")),
             queue_id=self.rng.randrange(2),
             body=b"body %d " % self.number * self.rng.randint(1, 8),
@@ -102,7 +103,7 @@ class Shop:
                 number=number if requests > 1 else None,
             )
             reply = self.store.execute(command, self.now_ms).reply
-            assert isinstance(reply, Held)
+            assert isinstance(reply, HoldReply)
             head = head if head >= 0 else reply.half_offset
         self.open.append(head)
         return head
@@ -123,7 +124,7 @@ class Shop:
 
     def obey(self, heads: list[int]) -> None:
         """Obey verdicts on these transactions; those that are not simple stay as they are."""
-        halves = [self.store.row(head) for head in heads]
+        halves = [self.store.core.row(head) for head in heads]
         command = Verdicts(
             half_offsets=heads,
             commits=[self.rng.random() < 0.7 for _ in heads],
@@ -166,7 +167,7 @@ class Shop:
 
     def places(self, row: int) -> set[tuple[str, int, int]]:
         """Queue places at which the message of a half offset is visible."""
-        half = self.store.row(row)
+        half = self.store.core.row(row)
         queue = self.store.queues[half.queue]
         return {
             (queue.topic, queue.queue_id, offset)
@@ -206,7 +207,7 @@ class Shop:
                 )
                 self.store.execute(unknown, self.now_ms)
             case 8 if head >= 0:
-                is_parked = self.store.row(head).state is State.PARKED
+                is_parked = self.store.core.row(head).state is State.PARKED
                 (self.resume if is_parked else self.park)(head)
             case 9 if len(self.open) > 1:
                 self.obey(rng.sample(self.open, rng.randint(1, min(len(self.open), 5))))
@@ -222,7 +223,7 @@ class Shop:
         due = [
             row
             for row in self.store.table.due(self.now_ms, 100)
-            if self.store.row(row).state is State.COMMITTED
+            if self.store.core.row(row).state is State.COMMITTED
         ]
         if due:
             self.store.execute(Release(half_offsets=tuple(due)), self.now_ms)
@@ -267,7 +268,7 @@ def truth_of(store: Store) -> Truth:
         half = store.table.get(row)
         if half is not None:
             truth.states[row] = half.state
-    reader = Reader(store)
+    reader = StoreReader(store)
     for queue in store.queues.values():
         name = (queue.topic, queue.queue_id)
         truth.starts[name], truth.ends[name] = queue.start, queue.end
@@ -320,7 +321,7 @@ def _rows(record: Record) -> set[int]:
             return {row for first, count in record.ranges for row in range(first, first + count)}
         case Released():
             return set(record.rows)
-        case Moved():
+        case Carried():
             return {row.half_offset for row in record.rows}
     return set()
 

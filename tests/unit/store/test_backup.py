@@ -14,17 +14,18 @@ import pytest
 
 from escrowmq.model.catalog import Topic
 from escrowmq.model.errors import StoreCorrupt, StoreUnusable, Unavailable
-from escrowmq.store import backup, checkpoint, inspect
-from escrowmq.store.backup import MANIFEST, Manifest, Room
-from escrowmq.store.commit_log import DIRECTORY, segment_path
-from escrowmq.store.disk import File, OsDisk
-from escrowmq.store.meta import Meta
-from escrowmq.store.recovery import open_store
-from escrowmq.store.retention import retain
-from escrowmq.transaction.catalog import Catalog
+from escrowmq.model.resolution import Resolution
+from escrowmq.store.checkpoint import checkpoint
+from escrowmq.store.disk.disk import File, OsDisk
+from escrowmq.store.log.commit_log import DIRECTORY, segment_path
+from escrowmq.store.meta.meta import Meta
+from escrowmq.store.recovery.recovery import open_store
+from escrowmq.store.repair import backup, inspect
+from escrowmq.store.repair.backup import MANIFEST, Manifest, Room
+from escrowmq.store.retention.retention import retain
+from escrowmq.transaction.memory.catalog import Catalog
 from escrowmq.transaction.policy import CheckPolicy
 from escrowmq.transaction.records import TopicPut
-from escrowmq.transaction.states import Resolution
 from tests.unit.store.shop import CONFIG, HOST, Shop
 
 NOW_MS = 1_700_000_000_000

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from escrowmq.protocol.properties import tags_code
-from escrowmq.store import bulk_reading
-from escrowmq.store.bulk_reading import StoredBytes, read_stored
-from escrowmq.store.consume_queue import ConsumeQueue
-from escrowmq.store.lost import places
+from escrowmq.protocol.message.properties import tags_code
+from escrowmq.store.queue.consume_queue import ConsumeQueue
+from escrowmq.store.queue.lost import places
+from escrowmq.store.reading import bulk_reading
+from escrowmq.store.reading.bulk_reading import StoredBytes, read_stored
 from escrowmq.transaction.core import Where
 from tests.unit.store.helpers import HOUR, T0, Driver, message
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from escrowmq.protocol.stored_message import decode
-from escrowmq.store.inspect import check
+from escrowmq.model.resolution import Resolution
+from escrowmq.protocol.message.stored_message import decode
+from escrowmq.store.repair.inspect import check
 from escrowmq.transaction.commands import CheckSent, End, Park, Resume
-from escrowmq.transaction.states import Resolution, State
+from escrowmq.transaction.states import State
 from tests.unit.store.helpers import HOUR, MINUTE, SECOND, Driver, message
 
 RETENTION = 24 * HOUR

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from escrowmq.store import checkpoint as checkpoints
-from escrowmq.store.checkpoint import Checkpoint, load, save
+from escrowmq.store.checkpoint import checkpoint as checkpoints
+from escrowmq.store.checkpoint.checkpoint import Checkpoint, load, save
 from escrowmq.testing.crash_explorer import CrashExplorer
 from escrowmq.testing.faulty_disk import FaultyDisk
 from escrowmq.testing.survivors import (

@@ -9,13 +9,14 @@ import msgspec
 import numpy as np
 import pytest
 
-from escrowmq.store.chunk import Chunk
+from escrowmq.store.table.chunk import Chunk
+from escrowmq.transaction.core import Where
 from escrowmq.transaction.records import NEVER, Placed
 from escrowmq.transaction.states import State
 from escrowmq.transaction.table import FIRST, NewRows
 
 if TYPE_CHECKING:
-    from escrowmq.store.rows import Rows
+    from escrowmq.store.disk.rows import Rows
 
 BASE = 16
 
@@ -36,8 +37,7 @@ def request(first: int, count: int = 1, *, transaction_id: str = "t") -> NewRows
         first=first,
         origin=first % 7,
         state=State.PREPARED,
-        stored_at_ms=1_000 + first,
-        log_offset=100 * first,
+        where=Where(frame=100 * first, messages=100 * first, at_ms=1_000 + first),
         next_at_ms=[5_000 + row for row in rows],
         transaction_id=transaction_id,
         placed=Placed(
@@ -108,11 +108,11 @@ def test_a_request_may_begin_in_one_chunk_and_end_in_the_next() -> None:
 
 def test_undecided_parked_and_waiting_rows_are_needed(chunk: Chunk) -> None:
     assert chunk.needed == 6
-    chunk.set_state(0, 1, State.PARKED, settled=False)
+    chunk.set_state(0, 1, State.PARKED, decided=False)
     assert chunk.needed == 6
-    chunk.set_state(4, 5, State.COMMITTED, settled=True)
+    chunk.set_state(4, 5, State.COMMITTED, decided=True)
     assert chunk.needed == 5
-    chunk.set_state(1, 4, State.ROLLED_BACK, settled=True)
+    chunk.set_state(1, 4, State.ROLLED_BACK, decided=True)
     assert chunk.needed == 2
     # Committed, but not yet visible.
     chunk.set_next(4, 9_000)
@@ -123,12 +123,12 @@ def test_undecided_parked_and_waiting_rows_are_needed(chunk: Chunk) -> None:
 
 def test_setting_a_state_again_changes_nothing(chunk: Chunk) -> None:
     for _ in range(2):
-        chunk.set_state(1, 4, State.COMMITTED, settled=True)
+        chunk.set_state(1, 4, State.COMMITTED, decided=True)
         assert chunk.needed == 3
-        chunk.set_state(0, 1, State.COMMITTED, settled=True)
-        chunk.set_state(0, 1, State.COMMITTED, settled=True)
+        chunk.set_state(0, 1, State.COMMITTED, decided=True)
+        chunk.set_state(0, 1, State.COMMITTED, decided=True)
         assert chunk.needed == 2
-        chunk.set_state(0, 1, State.PREPARED, settled=False)
+        chunk.set_state(0, 1, State.PREPARED, decided=False)
 
 
 def needed_rows(chunk: Chunk, log_offset: int) -> list[int]:
@@ -138,7 +138,7 @@ def needed_rows(chunk: Chunk, log_offset: int) -> list[int]:
 def test_needed_rows_are_those_whose_bytes_lie_below(chunk: Chunk) -> None:
     assert needed_rows(chunk, 1_600) == []
     assert needed_rows(chunk, 1_801) == [16, 17, 18]
-    chunk.set_state(1, 4, State.COMMITTED, settled=True)
+    chunk.set_state(1, 4, State.COMMITTED, decided=True)
     assert needed_rows(chunk, NEVER) == [16, 20, 21]
     chunk.move(4, 50_000)
     assert needed_rows(chunk, 50_000) == [16, 21]
@@ -164,7 +164,7 @@ def test_rows_are_due_at_their_time(chunk: Chunk) -> None:
     assert chunk.due(5_015, 10) == []
     assert chunk.due(5_017, 10) == [16, 17]
     assert chunk.due(9_999, 3) == [16, 17, 18]
-    chunk.set_state(0, 4, State.COMMITTED, settled=True)
+    chunk.set_state(0, 4, State.COMMITTED, decided=True)
     assert chunk.due(5_019, 10) == []
     assert chunk.due(5_020, 10) == [20]
 
@@ -172,7 +172,7 @@ def test_rows_are_due_at_their_time(chunk: Chunk) -> None:
 def test_a_scan_that_finds_nothing_is_not_repeated_before_the_next_row_is_due(
     chunk: Chunk,
 ) -> None:
-    chunk.set_state(0, 4, State.COMMITTED, settled=True)
+    chunk.set_state(0, 4, State.COMMITTED, decided=True)
     assert chunk.due(5_019, 10) == []
     assert chunk.due_from_ms == 5_020
     chunk.set_next(5, 4_000)
@@ -183,8 +183,8 @@ def test_a_scan_that_finds_nothing_is_not_repeated_before_the_next_row_is_due(
 
 
 def test_a_chunk_comes_back_from_its_rows_as_it_was(chunk: Chunk) -> None:
-    chunk.set_state(1, 4, State.ROLLED_BACK, settled=True)
-    chunk.set_state(5, 6, State.PARKED, settled=False)
+    chunk.set_state(1, 4, State.ROLLED_BACK, decided=True)
+    chunk.set_state(5, 6, State.PARKED, decided=False)
     chunk.checks_sent[4] = 255
     chunk.move(4, 50_000)
     again = Chunk(BASE, 8)

@@ -7,16 +7,16 @@ import errno
 import pytest
 
 from escrowmq.model.errors import StoreCorrupt
-from escrowmq.store.commit_log import (
+from escrowmq.store.log.commit_log import (
     DIRECTORY,
     CommitLog,
     read_frames,
     remove_segments,
     segment_path,
 )
-from escrowmq.store.frames import close_frame, open_frame
-from escrowmq.store.tail import open_segments
-from escrowmq.testing.faulty_disk import FaultyDisk, Kind
+from escrowmq.store.log.frames import close_frame, open_frame
+from escrowmq.store.log.tail import open_segments
+from escrowmq.testing.faulty_disk import DiskCall, FaultyDisk
 from escrowmq.testing.journal import Create, FlushDirectory, Write
 from escrowmq.testing.survivors import nothing_survives
 from escrowmq.transaction.records import NamedQueue
@@ -118,7 +118,7 @@ def test_a_flush_covers_what_was_written_when_it_began_and_no_more(
 def test_a_failed_flush_moves_nothing(disk: FaultyDisk, log: CommitLog) -> None:
     append(log)
     log.write()
-    disk.fail_after(Kind.FLUSH, 0, errno.EIO)
+    disk.fail_after(DiskCall.FLUSH, 0, errno.EIO)
     with pytest.raises(OSError, match="Input/output"):
         log.flush()
     assert log.flushed == 0
@@ -126,7 +126,7 @@ def test_a_failed_flush_moves_nothing(disk: FaultyDisk, log: CommitLog) -> None:
 
 def test_a_failed_write_moves_nothing(disk: FaultyDisk, log: CommitLog) -> None:
     append(log, 2)
-    disk.fail_after(Kind.WRITE, 0, errno.ENOSPC, short_bytes=700)
+    disk.fail_after(DiskCall.WRITE, 0, errno.ENOSPC, short_bytes=700)
     with pytest.raises(OSError, match="No space"):
         log.write()
     assert (log.written, log.flushed) == (0, 0)

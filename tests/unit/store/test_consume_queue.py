@@ -9,22 +9,23 @@ from itertools import groupby
 import pytest
 
 from escrowmq.model.errors import StoreCorrupt
-from escrowmq.store.consume_queue import (
+from escrowmq.store.queue.consume_queue import (
     ENTRY_BYTES,
-    Columns,
     ConsumeQueue,
-    Entry,
+    EntryColumns,
+    QueueEntry,
     write_tails,
 )
-from escrowmq.store.queue_files import FILE_ENTRIES, OpenFiles
+from escrowmq.store.queue.queue_files import FILE_ENTRIES, OpenFiles
 from escrowmq.testing.faulty_disk import FaultyDisk
 from escrowmq.testing.survivors import nothing_survives
+from escrowmq.transaction.records import NamedQueue
 
 FIRST_FILE = f"consumequeue/00000007.{0:020d}"
 
 
-def entry(number: int, *, log_offset: int | None = None, at_ms: int | None = None) -> Entry:
-    return Entry(
+def entry(number: int, *, log_offset: int | None = None, at_ms: int | None = None) -> QueueEntry:
+    return QueueEntry(
         log_offset=10_000 + 100 * number if log_offset is None else log_offset,
         visible_at_ms=number // 2 if at_ms is None else at_ms,
         size=100,
@@ -33,14 +34,14 @@ def entry(number: int, *, log_offset: int | None = None, at_ms: int | None = Non
     )
 
 
-def add(queue: ConsumeQueue, first: int, entries: Iterable[Entry]) -> None:
+def add(queue: ConsumeQueue, first: int, entries: Iterable[QueueEntry]) -> None:
     """Append one by one, or extend with columns where several entries have the same time."""
     for at_ms, group in groupby(entries, key=lambda one: one.visible_at_ms):
         together = list(group)
         if len(together) == 1:
             queue.append(first, together[0])
         else:
-            columns = Columns(
+            columns = EntryColumns(
                 log_offsets=array("q", [one.log_offset for one in together]),
                 sizes=array("I", [one.size for one in together]),
                 tags=array("i", [one.tags for one in together]),
@@ -51,14 +52,14 @@ def add(queue: ConsumeQueue, first: int, entries: Iterable[Entry]) -> None:
         first += len(together)
 
 
-def numbered(first: int, count: int) -> list[Entry]:
+def numbered(first: int, count: int) -> list[QueueEntry]:
     """Entries of which two become visible at each instant."""
     return [entry(number) for number in range(first, first + count)]
 
 
 def made(disk: FaultyDisk) -> ConsumeQueue:
     disk.make_directory("consumequeue")
-    return ConsumeQueue(disk, OpenFiles(disk), 7, "orders", 3)
+    return ConsumeQueue(disk, OpenFiles(disk), NamedQueue(7, "orders", 3))
 
 
 def file_all(disk: FaultyDisk, queue: ConsumeQueue) -> None:
@@ -181,11 +182,16 @@ def test_rows_are_the_same_as_entries(disk: FaultyDisk, queue: ConsumeQueue) -> 
     for offset in range(first, first + 8):
         for count in (0, 1, 3, 9):
             rows = queue.rows(offset, count)
-            found = [Entry(*row.item()[:5]) for row in rows]
+            found = [QueueEntry(*row.item()[:5]) for row in rows]
             assert found == queue.entries(offset, count)
 
 
 # Deleted entries
+
+
+def test_the_time_of_an_entry_is_0_if_there_is_none(queue: ConsumeQueue) -> None:
+    add(queue, 0, numbered(0, 4))
+    assert [queue.at_ms(offset) for offset in (-1, 0, 1, 2, 3, 4)] == [0, 0, 0, 1, 1, 0]
 
 
 def test_a_queue_that_begins_later_passes_over_deleted_entries(queue: ConsumeQueue) -> None:

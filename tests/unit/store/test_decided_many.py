@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from escrowmq.store import store as stores
-from escrowmq.store.tally import Tally
+from escrowmq.store.repair.tally import Tally
 from escrowmq.transaction.records import DecidedMany, Span
 from escrowmq.transaction.states import State
 from tests.unit.store.damage import damaged, frame_of, repaired
@@ -119,7 +119,7 @@ def test_a_half_that_damage_took_leaves_its_place_and_the_others_keep_theirs() -
     heads = [shop.prepare() for _ in range(8)]
     shop.store.sync()
     shop.obey(heads)
-    decided = [shop.store.row(head).state for head in heads]
+    decided = [shop.store.core.row(head).state for head in heads]
     assert set(decided) == {State.COMMITTED, State.ROLLED_BACK}
     shop.confirm()
     places = {head: shop.places(head) for head in heads}
@@ -128,7 +128,7 @@ def test_a_half_that_damage_took_leaves_its_place_and_the_others_keep_theirs() -
     shop.store = store
     for head, state in zip(heads, decided, strict=True):
         if head != lost:
-            assert store.row(head).state is state
+            assert store.core.row(head).state is state
             assert shop.places(head) == places[head]
 
 

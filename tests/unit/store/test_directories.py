@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from escrowmq.model.errors import StoreUnusable
-from escrowmq.store import backup
-from escrowmq.store.disk import OsDisk
-from escrowmq.store.inspect import check
+from escrowmq.store.disk.disk import OsDisk
+from escrowmq.store.repair import backup
+from escrowmq.store.repair.inspect import check
 from escrowmq.testing.faulty_disk import FaultyDisk
 from tests.unit.store.helpers import HOUR, Driver, message
 

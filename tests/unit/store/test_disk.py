@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from escrowmq.store.disk import Disk, File, OsDisk, OsFile, checked_path
+from escrowmq.store.disk.disk import Disk, File, OsDisk, OsFile, checked_path
 from escrowmq.testing.faulty_disk import FaultyDisk
 
 

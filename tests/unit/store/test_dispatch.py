@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from escrowmq.store.dispatch import SLICE_ROWS
+from escrowmq.model.resolution import Resolution
+from escrowmq.store.queue.dispatch import SLICE_ROWS
 from escrowmq.transaction.commands import Append, AttemptClaim, DecideBatch, End, Prepare
-from escrowmq.transaction.states import Resolution
 from tests.unit.store.helpers import T0, Driver, message
 
 

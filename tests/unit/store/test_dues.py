@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from escrowmq.store.chunk import Checks
-from escrowmq.store.dues import Dues
+from escrowmq.store.table.chunk import Checks
+from escrowmq.store.table.dues import Dues
 from escrowmq.transaction.commands import CheckSent, Park, Resume
 from escrowmq.transaction.policy import CheckPolicy
 from escrowmq.transaction.records import NEVER

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from escrowmq.model.clock import Reading
+from escrowmq.model.clock import ClockReading
 from escrowmq.model.errors import RequestRefused
-from escrowmq.store.ends import end_at
-from escrowmq.store.reader import Reader
-from escrowmq.store.recovery import start_store
+from escrowmq.store.reading.ends import end_at
+from escrowmq.store.reading.reader import StoreReader
+from escrowmq.store.recovery.recovery import start_store
 from escrowmq.testing import FaultyDisk
 from escrowmq.transaction.commands import Append
 from escrowmq.transaction.policy import CheckPolicy
@@ -87,13 +87,13 @@ def test_where_an_epoch_begins_the_end_is_exact() -> None:
     disk = FaultyDisk()
     ends = []
     for _ in range(3):
-        reading = Reading(T0, 0)
+        reading = ClockReading(T0, 0)
         store, _ = start_store(disk, small_config(), CheckPolicy(), HOST, reading)
         for _ in range(2):
             store.execute(Append(messages=(message(),)), T0)
         store.sync()
         ends = [epoch.log_offset for epoch in store.core.lineage.epochs[1:]]
-        reader = Reader(store)
+        reader = StoreReader(store)
         queue = reader.queue("orders", 0)
         assert queue is not None
         found = [end_at(store, reader, queue, place) for place in ends]

@@ -9,25 +9,25 @@ from typing import Any
 
 import pytest
 
-from escrowmq.model.clock import Reading
+from escrowmq.model.clock import ClockReading
 from escrowmq.model.errors import StoreUnusable
 from escrowmq.model.lineage import ROOT, Lineage
-from escrowmq.store.disk import OsDisk
-from escrowmq.store.format import VERSION, read
-from escrowmq.store.recovery import open_store, start_store
+from escrowmq.model.resolution import Resolution
+from escrowmq.store.disk.disk import OsDisk
+from escrowmq.store.recovery.format import VERSION, read
+from escrowmq.store.recovery.recovery import open_store, start_store
 from escrowmq.store.store import Store
 from escrowmq.testing import FaultyDisk
 from escrowmq.testing.crash_explorer import CrashExplorer
 from escrowmq.testing.survivors import everything_survives, nothing_survives
 from escrowmq.transaction.commands import End, Prepare
 from escrowmq.transaction.policy import CheckPolicy
-from escrowmq.transaction.states import Resolution
 from tests.golden.make_v1 import STORE
 from tests.unit.store.helpers import HOST, MINUTE, T0, Driver, message, small_config
 
 
 def start(disk: FaultyDisk | OsDisk, now_ms: int = T0) -> Store:
-    return start_store(disk, small_config(), CheckPolicy(), HOST, Reading(now_ms, 0))[0]
+    return start_store(disk, small_config(), CheckPolicy(), HOST, ClockReading(now_ms, 0))[0]
 
 
 def ids(lineage: Lineage) -> list[str]:

@@ -6,8 +6,8 @@ import pytest
 
 from escrowmq.model.catalog import Group, Topic
 from escrowmq.model.limits_config import DAY_MS
-from escrowmq.store import checkpoint as checkpoints
-from escrowmq.store.inspect import inspect
+from escrowmq.store.checkpoint import checkpoint as checkpoints
+from escrowmq.store.repair.inspect import inspect
 from escrowmq.transaction.commands import MarkCatalog, Prepare, PutGroup, PutTopic
 from escrowmq.transaction.core import Where
 from escrowmq.transaction.expiry_commands import (
@@ -16,7 +16,7 @@ from escrowmq.transaction.expiry_commands import (
     ExpireQueries,
     NoteUses,
 )
-from escrowmq.transaction.origins import EXPIRED
+from escrowmq.transaction.memory.origins import EXPIRED
 from escrowmq.transaction.records import NamedOrigin, OriginsExpired
 from escrowmq.transaction.states import State
 from tests.unit.store.helpers import Driver, message

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from escrowmq.model.errors import StoreCorrupt
-from escrowmq.store.filler import BYTES_MIN, Filler, fillers
-from escrowmq.store.frames import FRAME_BYTES_MAX, Frame, read_frame
-from escrowmq.store.inspect import Inspection
-from escrowmq.store.report import BadRange, Gap, Kind, Report
+from escrowmq.store.log.frames import FRAME_BYTES_MAX, Frame, read_frame
+from escrowmq.store.repair.filler import BYTES_MIN, Filler, fillers
+from escrowmq.store.repair.inspect import Inspection
+from escrowmq.store.repair.report import BadRange, NumberGap, RangeKind, StoreReport
 from escrowmq.transaction.records import Lost, NamedOrigin, NamedQueue
 
 SEED = 7
@@ -19,13 +19,13 @@ def place(length: int, log_offset: int = 1_000) -> BadRange:
         segment="commitlog/0",
         log_offset=log_offset,
         length=length,
-        kind=Kind.DAMAGED,
+        kind=RangeKind.DAMAGED,
         stored_at_ms=1_700_000_000_000,
     )
 
 
-def inspection(*places: BadRange, gaps: tuple[Gap, ...] = ()) -> Inspection:
-    report = Report(version=1, ranges=list(places), gaps=list(gaps))
+def inspection(*places: BadRange, gaps: tuple[NumberGap, ...] = ()) -> Inspection:
+    report = StoreReport(version=1, ranges=list(places), gaps=list(gaps))
     return Inspection(report=report, seed=SEED, flushed=0, checkpoint=None, queues={}, origins={})
 
 
@@ -78,7 +78,7 @@ def test_a_range_shorter_than_any_frame_is_refused() -> None:
 
 def test_more_than_a_range_can_have_given_is_refused() -> None:
     gaps = tuple(
-        Gap(what="queue", queue=queue, expected=0, found=1, after=0, before=2_000)
+        NumberGap(what="queue", queue=queue, expected=0, found=1, after=0, before=2_000)
         for queue in range(10)
     )
     with pytest.raises(StoreCorrupt, match="repair_impossible"):
@@ -88,10 +88,10 @@ def test_more_than_a_range_can_have_given_is_refused() -> None:
 def test_what_was_given_goes_where_there_is_room_and_to_the_others_as_far_as_it_fits() -> None:
     places = place(52, 1_000), place(400, 2_000), place(100, 3_000), place(400, 9_000)
     gaps = (
-        Gap(what="half", expected=3, found=5, after=500, before=4_000),
-        Gap(what="queue", queue=1, expected=0, found=2, after=500, before=4_000),
-        Gap(what="queue_name", expected=0, found=2, after=500, before=4_000),
-        Gap(what="origin", expected=0, found=1, after=500, before=4_000),
+        NumberGap(what="half", expected=3, found=5, after=500, before=4_000),
+        NumberGap(what="queue", queue=1, expected=0, found=2, after=500, before=4_000),
+        NumberGap(what="queue_name", expected=0, found=2, after=500, before=4_000),
+        NumberGap(what="origin", expected=0, found=1, after=500, before=4_000),
     )
     tiny, roomy, small, other = fillers(inspection(*places, gaps=gaps))
     assert [named.id for named in roomy.names] == [0, 0, 1]
@@ -105,7 +105,8 @@ def test_names_are_given_in_the_order_of_their_numbers() -> None:
     """A later name never goes before an earlier one, even if there is more room."""
     places = place(400, 1_000), place(420, 2_000)
     gaps = tuple(
-        Gap(what="queue_name", expected=at, found=at + 1, after=0, before=3_000) for at in range(9)
+        NumberGap(what="queue_name", expected=at, found=at + 1, after=0, before=3_000)
+        for at in range(9)
     )
     made = fillers(inspection(*places, gaps=gaps))
     for filler in made:

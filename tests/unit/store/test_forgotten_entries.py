@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from escrowmq.store.consume_queue import ConsumeQueue
-from escrowmq.store.queue_files import FILE_ENTRIES
+from escrowmq.store.queue.consume_queue import ConsumeQueue
+from escrowmq.store.queue.queue_files import FILE_ENTRIES
 from escrowmq.testing.faulty_disk import FaultyDisk
 from tests.unit.store.test_consume_queue import add, entry, file_all, made, numbered
 

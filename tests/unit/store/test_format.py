@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from escrowmq.model.errors import StoreCorrupt, StoreUnusable
-from escrowmq.store.format import PATH, TEMPORARY, VERSION, chosen, read_or_make
-from escrowmq.testing.faulty_disk import FaultyDisk, Kind
+from escrowmq.store.recovery.format import PATH, TEMPORARY, VERSION, chosen, read_or_make
+from escrowmq.testing.faulty_disk import DiskCall, FaultyDisk
 from escrowmq.testing.survivors import everything_survives, nothing_survives
 
 
@@ -43,8 +43,8 @@ def test_it_is_durable_before_anything_is_made_with_it() -> None:
     assert read_or_make(disk.crash(nothing_survives), 8) == made
 
 
-@pytest.mark.parametrize("kind", [Kind.CREATE, Kind.WRITE, Kind.FLUSH, Kind.RENAME])
-def test_a_start_that_failed_can_be_tried_again(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [DiskCall.CREATE, DiskCall.WRITE, DiskCall.FLUSH, DiskCall.RENAME])
+def test_a_start_that_failed_can_be_tried_again(kind: DiskCall) -> None:
     disk = FaultyDisk()
     disk.fail_after(kind, 0, errno.ENOSPC, short_bytes=3)
     with pytest.raises(OSError, match="No space"):

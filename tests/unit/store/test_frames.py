@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from escrowmq.model.errors import StoreUnusable
-from escrowmq.protocol.stored_message import encode_many, record_crc
-from escrowmq.store.frames import (
+from escrowmq.protocol.message.stored_message import encode_many, record_crc
+from escrowmq.store.log.frames import (
     FRAME_BYTES_MAX,
     HEAD_BYTES,
     MAGIC,

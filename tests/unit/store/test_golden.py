@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from escrowmq.store.commit_log import CommitLog, read_frames
-from escrowmq.store.disk import OsDisk
-from escrowmq.store.format import read_or_make
-from escrowmq.store.tail import open_segments
+from escrowmq.store.disk.disk import OsDisk
+from escrowmq.store.log.commit_log import CommitLog, read_frames
+from escrowmq.store.log.tail import open_segments
+from escrowmq.store.recovery.format import read_or_make
 from escrowmq.transaction.records import Answered, Began, Record
 from tests.golden.make_v1 import EXPECTED, STORE
 from tests.golden.summary import summary

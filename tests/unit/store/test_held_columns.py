@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from escrowmq.model.message import Message
-from escrowmq.protocol.stored_message import decode
-from escrowmq.transaction.commands import Held, Prepare
+from escrowmq.model.message import SentMessage
+from escrowmq.protocol.message.stored_message import decode
+from escrowmq.transaction.commands import HoldReply, Prepare
 from escrowmq.transaction.policy import CheckPolicy
 from tests.unit.columns import columns_of
 from tests.unit.store.helpers import HOST, Driver, message
 
 
-def sent(size: int = 0) -> tuple[Message, ...]:
+def sent(size: int = 0) -> tuple[SentMessage, ...]:
     """Two topics, three queues; one message waits after the commit."""
     places = [("orders", 0), ("orders", 1), ("points", 0), ("orders", 1)]
     return tuple(
@@ -46,7 +46,7 @@ def test_everything_is_the_same_before_and_after_the_commit() -> None:
     for by_column in (False, True):
         driver = Driver()
         reply = driver.do(prepared(by_column=by_column)).reply
-        assert isinstance(reply, Held)
+        assert isinstance(reply, HoldReply)
         assert (reply.half_offset, reply.count, len(reply.log_offsets)) == (0, 4, 4)
         driver.commit(0)
         drivers.append(driver)
@@ -66,9 +66,9 @@ def test_a_repeated_request_is_answered_as_the_first() -> None:
     driver = Driver()
     command = prepared(by_column=True, number=0)
     first = driver.do(command).reply
-    assert isinstance(first, Held)
+    assert isinstance(first, HoldReply)
     again = driver.do(command).reply
-    assert isinstance(again, Held)
+    assert isinstance(again, HoldReply)
     assert again.repeated
     assert (again.half_offset, again.log_offsets) == (first.half_offset, first.log_offsets)
     assert driver.store.table.end == 4

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from escrowmq.store.id_filter import IdFilter
+from escrowmq.store.table.id_filter import IdFilter
 
 HASHES = st.integers(0, 2**32 - 1)
 

@@ -9,15 +9,15 @@ import msgspec
 import pytest
 
 from escrowmq.model.errors import StoreCorrupt, StoreUnusable
-from escrowmq.store.commit_log import segment_path
-from escrowmq.store.disk import OsDisk
-from escrowmq.store.format import VERSION
-from escrowmq.store.inspect import check
-from escrowmq.store.report import Kind
+from escrowmq.model.resolution import Resolution
+from escrowmq.store.disk.disk import OsDisk
+from escrowmq.store.log.commit_log import segment_path
+from escrowmq.store.recovery.format import VERSION
+from escrowmq.store.repair.inspect import check
+from escrowmq.store.repair.report import RangeKind
 from escrowmq.testing.disk_image import DiskImage
 from escrowmq.testing.faulty_disk import FaultyDisk
 from escrowmq.testing.survivors import TornLast
-from escrowmq.transaction.states import Resolution
 from tests.unit.store.damage import only_range, segments
 from tests.unit.store.shop import Shop, frames_of, opened
 
@@ -103,8 +103,8 @@ def test_a_torn_tail_is_no_damage() -> None:
     report = check(disk)
     assert not report.is_damaged
     found = only_range(report)
-    assert (found.kind, found.log_offset, found.length) == (Kind.TORN, end, 100)
-    assert (report.torn_bytes, report.log_end) == (100, end)
+    assert (found.kind, found.log_offset, found.length) == (RangeKind.TORN, end, 100)
+    assert report.log_end == end
     assert opened(disk)[1].cut_bytes == 100
 
 

@@ -8,13 +8,13 @@ import msgspec
 import pytest
 
 from escrowmq.model.errors import StoreCorrupt, StoreUnusable
-from escrowmq.store.commit_log import segment_path
-from escrowmq.store.frames import close_frame, open_frame
-from escrowmq.store.inspect import check, inspect
-from escrowmq.store.report import FINDINGS_MAX, Kind, QueueSpan, Report, Span
+from escrowmq.model.resolution import Resolution
+from escrowmq.store.log.commit_log import segment_path
+from escrowmq.store.log.frames import close_frame, open_frame
+from escrowmq.store.repair.inspect import check, inspect
+from escrowmq.store.repair.report import FINDINGS_MAX, NumberSpan, QueueSpan, RangeKind, StoreReport
 from escrowmq.testing.faulty_disk import FaultyDisk
 from escrowmq.transaction.records import Record
-from escrowmq.transaction.states import Resolution
 from tests.unit.store.damage import codes, only_range, segments
 from tests.unit.store.shop import Shop, frames_of, opened
 
@@ -31,7 +31,7 @@ def test_a_flipped_bit_is_found_and_the_store_refuses_to_start(
     disk.flip_bit(path, frame.start - start + 50, 3)
     report = check(disk)
     found = only_range(report)
-    assert (found.segment, found.kind) == (path, Kind.DAMAGED)
+    assert (found.segment, found.kind) == (path, RangeKind.DAMAGED)
     assert (found.log_offset, found.end) == (frame.start, frame.end)
     assert report.is_damaged
     with pytest.raises(StoreCorrupt) as refused:
@@ -54,7 +54,7 @@ def test_every_bit_of_a_frame_counts() -> None:
         disk = FaultyDisk(image)
         disk.flip_bit(segment_path(0), byte, byte % 8)
         found = only_range(check(disk))
-        assert (found.kind, found.log_offset, found.end) == (Kind.DAMAGED, 0, end), byte
+        assert (found.kind, found.log_offset, found.end) == (RangeKind.DAMAGED, 0, end), byte
 
 
 def test_it_tells_what_the_damaged_bytes_seem_to_say() -> None:
@@ -95,8 +95,8 @@ def test_what_is_lost_with_a_range_below_the_checkpoint_is_listed() -> None:
     disk.flip_bit(segment_path(0), frames[0].start + 100, 0)
     disk.flip_bit(segment_path(0), frames[4].start + 45, 0)
     hits = check(disk).hits
-    assert hits.halves == [Span(first=0, count=2)]
-    assert hits.decisions == [Span(first=2, count=1)]
+    assert hits.halves == [NumberSpan(first=0, count=2)]
+    assert hits.decisions == [NumberSpan(first=2, count=1)]
     assert sorted(hits.messages, key=repr) == sorted(
         [
             QueueSpan(topic=topic, queue_id=queue_id, first=offset, count=1)
@@ -111,7 +111,7 @@ def test_a_missing_segment_is_a_hole(disk: FaultyDisk) -> None:
     start, size = int(path.rpartition("/")[2]), disk.open(path).size()
     disk.remove(path)
     report = check(disk)
-    assert {found.kind for found in report.ranges} == {Kind.MISSING}
+    assert {found.kind for found in report.ranges} == {RangeKind.MISSING}
     assert report.ranges[0].log_offset == start
     assert report.ranges[-1].end == start + size
     with pytest.raises(StoreCorrupt) as refused:
@@ -134,7 +134,7 @@ def test_a_log_that_ends_before_its_checkpoint_is_too_short() -> None:
     cut = frames[-3].start
     disk.open(last).truncate(cut - int(last.rpartition("/")[2]))
     found = only_range(check(disk))
-    assert (found.kind, found.log_offset, found.end) == (Kind.MISSING, cut, shop.store.log.end)
+    assert (found.kind, found.log_offset, found.end) == (RangeKind.MISSING, cut, shop.store.log.end)
 
 
 def test_a_log_without_any_segment_is_all_missing() -> None:
@@ -144,7 +144,7 @@ def test_a_log_without_any_segment_is_all_missing() -> None:
     for path in segments(disk):
         disk.remove(path)
     found = only_range(check(disk))
-    assert (found.kind, found.log_offset, found.end) == (Kind.MISSING, 0, shop.store.log.end)
+    assert (found.kind, found.log_offset, found.end) == (RangeKind.MISSING, 0, shop.store.log.end)
 
 
 def test_a_hole_after_which_nothing_is_known_as_flushed_is_torn() -> None:
@@ -162,7 +162,7 @@ def test_a_hole_after_which_nothing_is_known_as_flushed_is_torn() -> None:
     frame.truncate(end)
     report = check(disk)
     assert not report.is_damaged
-    assert only_range(report).kind is Kind.TORN
+    assert only_range(report).kind is RangeKind.TORN
     opened(disk)
 
 
@@ -175,7 +175,7 @@ def test_a_frame_of_a_newer_version_is_not_called_damage() -> None:
     shop.prepare()
     newer = shop.store.log.read(end, 1_000_000)
     disk.open(segment_path(0)).write_at(end, newer[:4] + b"\x02" + newer[5:])
-    assert only_range(check(disk)).kind is Kind.VERSION_UNKNOWN
+    assert only_range(check(disk)).kind is RangeKind.VERSION_UNKNOWN
     with pytest.raises(StoreUnusable, match="frame_version_unknown"):
         opened(disk)
 
@@ -207,7 +207,7 @@ def test_messages_that_stand_where_they_do_not_say_are_found() -> None:
     report = check(disk)
     assert "message_mismatch" in codes(report)
     assert report.findings[0].at == end + 44
-    assert report.findings[0].what == "a message stands at another place than it says"
+    assert report.findings[0].what == "a message is at another log offset than it states"
     # The same queue offsets a second time.
     assert "sequence_repeated" in codes(report)
 
@@ -259,7 +259,7 @@ def test_a_message_that_cannot_be_read_is_found() -> None:
     garbage[4:8] = b"what"
 
     def vouched(record: Record) -> Record:
-        from escrowmq.protocol.stored_message import record_crc
+        from escrowmq.protocol.message.stored_message import record_crc
 
         placed = record.placed  # type: ignore[union-attr]
         return msgspec.structs.replace(
@@ -272,7 +272,7 @@ def test_a_message_that_cannot_be_read_is_found() -> None:
 
 
 def test_only_so_many_findings_are_kept() -> None:
-    report = Report(version=1)
+    report = StoreReport(version=1)
     for number in range(FINDINGS_MAX + 5):
         report.note("store_foreign", str(number), "not ours")
     assert len(report.findings) == FINDINGS_MAX

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from escrowmq.store import checkpoint as checkpoints
-from escrowmq.store.inspect import check
+from escrowmq.store.checkpoint import checkpoint as checkpoints
+from escrowmq.store.repair.inspect import check
 from escrowmq.testing.faulty_disk import FaultyDisk
 from tests.unit.store.damage import codes
 from tests.unit.store.shop import Shop

@@ -15,10 +15,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from escrowmq.model.errors import StoreCorrupt, StoreUnusable, Unavailable
-from escrowmq.store.disk import OsDisk
-from escrowmq.store.key_index import KeyIndex, KeyIndexLimits, PendingRun, key_hash, remove_runs
-from escrowmq.store.key_run import BLOCK_ENTRIES, HEADER_BYTES, PIECE_BLOCKS
-from escrowmq.testing.faulty_disk import FaultyDisk, Kind
+from escrowmq.store.disk.disk import OsDisk
+from escrowmq.store.index.key_index import (
+    KeyIndex,
+    KeyIndexLimits,
+    PendingRun,
+    key_hash,
+    remove_runs,
+)
+from escrowmq.store.index.key_run import BLOCK_ENTRIES, HEADER_BYTES, PIECE_BLOCKS
+from escrowmq.testing.faulty_disk import DiskCall, FaultyDisk
 from escrowmq.testing.survivors import RandomSubset, everything_survives, nothing_survives
 
 PIECE_ENTRIES = PIECE_BLOCKS * BLOCK_ENTRIES
@@ -197,14 +203,14 @@ def test_a_search_in_a_run_of_one_hash_reads_few_blocks(
     index = opened(disk)
     index.extend([7] * 60_002, range(60_002))
     checkpoint(index)
-    disk.fail_after(Kind.READ, 12, errno.EIO, times=None)
+    disk.fail_after(DiskCall.READ, 12, errno.EIO, times=None)
     assert index.find(7, low=low, high=high, limit=3) == found
 
 
 def test_runs_below_what_was_found_already_are_not_read(disk: FaultyDisk) -> None:
     index = opened(disk)
     some_runs(index, 3)
-    disk.fail_after(Kind.READ, 2, errno.EIO, times=None)
+    disk.fail_after(DiskCall.READ, 2, errno.EIO, times=None)
     assert index.find(7, limit=2) == [21, 20]
 
 
@@ -275,7 +281,7 @@ def test_a_checkpoint_survives_a_power_cut(disk: FaultyDisk, survivors: RandomSu
     index.add(7, 99)
     pending = index.snapshot()
     assert pending is not None
-    disk.fail_after(Kind.FLUSH, 0, errno.EIO)
+    disk.fail_after(DiskCall.FLUSH, 0, errno.EIO)
     with pytest.raises(OSError, match="error"):
         pending.write()
     after = disk.crash(survivors)
@@ -292,9 +298,10 @@ def test_an_installed_run_needs_nothing_more_to_be_durable(disk: FaultyDisk) -> 
 
 
 @pytest.mark.parametrize(
-    "kind", [Kind.CREATE, Kind.WRITE, Kind.FLUSH, Kind.RENAME, Kind.FLUSH_DIRECTORY]
+    "kind",
+    [DiskCall.CREATE, DiskCall.WRITE, DiskCall.FLUSH, DiskCall.RENAME, DiskCall.FLUSH_DIRECTORY],
 )
-def test_a_write_that_failed_can_be_tried_again(disk: FaultyDisk, kind: Kind) -> None:
+def test_a_write_that_failed_can_be_tried_again(disk: FaultyDisk, kind: DiskCall) -> None:
     index = opened(disk)
     index.add(7, 1)
     pending = index.snapshot()
@@ -662,7 +669,7 @@ class AnyOrder(RuleBasedStateMachine):
     def write_and_install_the_snapshot(self, fails: bool) -> None:  # noqa: FBT001
         assert self.pending is not None
         if fails:
-            self.disk.fail_after(Kind.FLUSH, 0, errno.EIO)
+            self.disk.fail_after(DiskCall.FLUSH, 0, errno.EIO)
             with pytest.raises(OSError, match="error"):
                 self.pending.write()
             return

@@ -7,22 +7,22 @@ import struct
 import msgspec
 import pytest
 
-from escrowmq.model.message import Message
-from escrowmq.protocol.ids import pack_host
-from escrowmq.protocol.stored_message import SYS_PREPARED, SYS_TRANSACTION_MASK
-from escrowmq.store.encoding import MessageEncoder
-from escrowmq.store.frames import HEAD_BYTES
+from escrowmq.model.message import SentMessage
+from escrowmq.protocol.message.ids import pack_host
+from escrowmq.protocol.message.stored_message import SYS_PREPARED, SYS_TRANSACTION_MASK
+from escrowmq.store.log.encoding import MessageEncoder
+from escrowmq.store.log.frames import HEAD_BYTES
 from escrowmq.transaction.commands import Append, Command, Prepare
-from escrowmq.transaction.records import Placed
+from escrowmq.transaction.records import Placed, Prepared
 from tests.unit.store.helpers import HOST, T0, Driver, message
 
 MIB = 1024 * 1024
 GOOD = message("good")
 
-BAD: dict[str, tuple[Message, str]] = {
+BAD: dict[str, tuple[SentMessage, str]] = {
     "body": (message(bytes(4 * MIB + 1)), "body_too_large"),
     "properties": (
-        Message(topic="t", queue_id=0, body=b"", properties=bytes(32_768)),
+        SentMessage(topic="t", queue_id=0, body=b"", properties=bytes(32_768)),
         "properties",
     ),
     "topic": (message(topic="t" * 128), "topic_illegal"),
@@ -39,7 +39,7 @@ BAD: dict[str, tuple[Message, str]] = {
 }
 
 
-def commands(bad: Message) -> list[Command]:
+def commands(bad: SentMessage) -> list[Command]:
     """Commands with the bad message alone, after a good one, and as a half message."""
     return [
         Append(messages=(bad,)),
@@ -71,27 +71,30 @@ def test_a_message_that_breaks_a_limit_is_refused_and_leaves_no_trace(name: str)
     assert driver.crashed().picture() == before
 
 
+def half(first: int) -> Prepared:
+    return Prepared(first, first, 0, "tx", 0, T0, [], Placed([0]))
+
+
 def test_a_fault_of_ours_is_not_blamed_on_the_sender() -> None:
     encoder = MessageEncoder(HOST)
     with pytest.raises(struct.error):
-        encoder.encode((GOOD,), [2**63], (0, T0), 0, Placed([0]))
+        encoder.encode((GOOD,), half(2**63), (0, T0))
     with pytest.raises(struct.error):
-        encoder.encode_one(GOOD, 2**63, (0, T0), 0, Placed([0]))
+        encoder.encode_one(GOOD, half(2**63), (0, T0))
 
 
 def test_one_message_is_encoded_as_one_of_many() -> None:
     encoder = MessageEncoder(HOST)
     for one in (GOOD, message("keyed", keys="a b", tags="paid")):
-        together, alone = Placed([0]), Placed([0])
-        frame, _ = encoder.encode((one,), [7], (4_096, T0), SYS_PREPARED, together)
-        parts = encoder.encode_one(one, 7, (4_096, T0), SYS_PREPARED, alone)
+        frame, together, _ = encoder.encode((one,), half(7), (4_096, T0))
+        parts, alone = encoder.encode_one(one, half(7), (4_096, T0))
         assert b"".join(parts) == frame[HEAD_BYTES:]
         assert alone == together
 
 
 def test_the_largest_message_is_stored_and_read_back() -> None:
     driver = Driver()
-    largest = Message(
+    largest = SentMessage(
         topic="t" * 127,
         queue_id=2**31 - 1,
         body=bytes(4 * MIB),
@@ -112,7 +115,7 @@ def test_the_largest_message_is_stored_and_read_back() -> None:
     ],
     ids=lambda odd: odd.body.decode(),
 )
-def test_messages_of_every_layout_are_stored_among_others(odd: Message) -> None:
+def test_messages_of_every_layout_are_stored_among_others(odd: SentMessage) -> None:
     driver = Driver()
     driver.append(message("before"), odd, message("after"))
     held = driver.hold("t", odd, message("last"))

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from escrowmq.model.errors import StoreCorrupt
-from escrowmq.store.frames import HEAD_BYTES
-from escrowmq.store.identities import UNKNOWN, identities
-from escrowmq.store.listing import list_heads, message_counts, plan, started_at_ms
-from escrowmq.store.rows import Rows
+from escrowmq.store.disk.rows import Rows
+from escrowmq.store.log.frames import HEAD_BYTES
+from escrowmq.store.reading.identities import UNKNOWN, identities
+from escrowmq.store.reading.listing import list_heads, message_counts, plan, started_at_ms
 from escrowmq.transaction.commands import CheckSent, Park, Resume
 from escrowmq.transaction.records import NEVER
 from escrowmq.transaction.states import State

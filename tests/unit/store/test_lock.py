@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from escrowmq.model.errors import StoreUnusable
-from escrowmq.store.lock import DirectoryLock, Holder, holder_of
+from escrowmq.store.disk.lock import DirectoryLock, LockHolder, holder_of
 
 HOLDER = """
 import sys
 from pathlib import Path
-from escrowmq.store.lock import DirectoryLock
+from escrowmq.store.disk.lock import DirectoryLock
 lock = DirectoryLock(Path(sys.argv[1]))
 print("held", flush=True)
 sys.stdin.read()
@@ -29,7 +29,7 @@ FORKER = """
 import os, sys
 from pathlib import Path
 from escrowmq.model.errors import StoreUnusable
-from escrowmq.store.lock import DirectoryLock
+from escrowmq.store.disk.lock import DirectoryLock
 lock = DirectoryLock(Path(sys.argv[1]))
 child = os.fork()
 if child == 0:
@@ -169,10 +169,10 @@ def test_who_holds_a_directory_can_be_asked_without_holding_it(tmp_path: Path) -
     assert holder_of(tmp_path) is None
     assert list(tmp_path.iterdir()) == []
     with another_process_holding(tmp_path) as process:
-        assert holder_of(tmp_path) == Holder(process.pid)
+        assert holder_of(tmp_path) == LockHolder(process.pid)
     with DirectoryLock(tmp_path):
         (tmp_path / "lock").write_text("")
-        assert holder_of(tmp_path) == Holder(None)
+        assert holder_of(tmp_path) == LockHolder(None)
     assert holder_of(tmp_path) is None
     with DirectoryLock(tmp_path):
         pass

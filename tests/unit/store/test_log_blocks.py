@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from escrowmq.model.errors import StoreCorrupt
-from escrowmq.store import log_blocks
-from escrowmq.store.bulk_reading import read_stored
-from escrowmq.store.log_blocks import LogBlocks
+from escrowmq.store.log import blocks as log_blocks
+from escrowmq.store.log.blocks import LogBlocks
+from escrowmq.store.reading.bulk_reading import read_stored
 from tests.unit.store.helpers import Driver, message
 
 QUEUES = 4

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from escrowmq.model.errors import StoreCorrupt
-from escrowmq.store import log_reading
-from escrowmq.store.commit_log import segment_path
-from escrowmq.store.frames import HEAD_BYTES, MAGIC
+from escrowmq.store.log import reading as log_reading
+from escrowmq.store.log.commit_log import segment_path
+from escrowmq.store.log.frames import HEAD_BYTES, MAGIC
 from escrowmq.transaction.commands import Append, Prepare
 from escrowmq.transaction.records import UNNUMBERED
 from tests.unit.store.helpers import HOUR, T0, Driver, faulty, message

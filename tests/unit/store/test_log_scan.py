@@ -6,9 +6,9 @@ from itertools import pairwise
 
 import pytest
 
-from escrowmq.store import log_scan
-from escrowmq.store.frames import HEAD_BYTES, MAGIC
-from escrowmq.store.log_scan import LogScan, Passed
+from escrowmq.store.log.frames import HEAD_BYTES, MAGIC
+from escrowmq.store.reading import log_scan
+from escrowmq.store.reading.log_scan import LogScan, Passed
 from escrowmq.transaction.commands import Append
 from escrowmq.transaction.records import Decided, Prepared
 from tests.unit.store.helpers import SECOND, T0, Driver, message
@@ -36,7 +36,7 @@ def test_all_decisions_are_found_from_the_start() -> None:
     assert len(driver.store.log.segments) > 1
     frames = list(LogScan(driver.store).frames(0, 2**30))
     assert decided(frames) == list(range(20))
-    assert frames[-1] == Passed(driver.store.settled, driver.store.settled, 0, [])
+    assert frames[-1] == Passed(driver.store.durable_end, driver.store.durable_end, 0, [])
     assert all(one.end == after.log_offset for one, after in pairwise(frames))
 
 
@@ -44,7 +44,7 @@ def test_from_any_offset_the_next_frame_is_found() -> None:
     driver = shop()
     scan = LogScan(driver.store)
     starts = [one.log_offset for one in scan.frames(0, 2**30)]
-    for offset in range(driver.store.settled + 1):
+    for offset in range(driver.store.durable_end + 1):
         expected = next(start for start in starts if start >= offset)
         assert scan.next_frame(offset) == expected
 
@@ -53,7 +53,7 @@ def test_little_is_read_at_a_time_and_nothing_is_left_out() -> None:
     driver = shop()
     scan = LogScan(driver.store)
     heads, offset = [], 0
-    while offset < driver.store.settled:
+    while offset < driver.store.durable_end:
         frames = list(scan.frames(offset, 500))
         assert frames[-1].log_offset > offset
         heads += decided(frames)
@@ -63,7 +63,7 @@ def test_little_is_read_at_a_time_and_nothing_is_left_out() -> None:
 
 def test_what_is_not_settled_is_not_there() -> None:
     driver = shop(3)
-    before = driver.store.settled
+    before = driver.store.durable_end
     driver.store.execute(Append(messages=(message("new"),)), driver.clock.now_ms())
     driver.store.write()
     scan = LogScan(driver.store)
@@ -121,7 +121,7 @@ def test_the_first_frame_of_a_time_is_found() -> None:
             expected = next(one.log_offset for one in frames if one.stored_at_ms >= asked_ms)
             assert scan.offset_at(asked_ms) == expected
     assert scan.offset_at(0) == 0
-    assert scan.offset_at(T0 + 10**9) == driver.store.settled
+    assert scan.offset_at(T0 + 10**9) == driver.store.durable_end
 
 
 def test_the_time_is_found_in_one_long_segment(monkeypatch: pytest.MonkeyPatch) -> None:

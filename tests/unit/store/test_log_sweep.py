@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from escrowmq.store import log_sweep
-from escrowmq.store.frames import HEAD_BYTES, MAGIC, are_vouched, each_vouched, stated_heads
-from escrowmq.store.log_scan import LogScan
-from escrowmq.store.log_sweep import LogSweep, Lone, Swept, Wanted, lone_stretch
+from escrowmq.store.log.frames import HEAD_BYTES, MAGIC, are_vouched, each_vouched, stated_heads
+from escrowmq.store.reading import log_sweep
+from escrowmq.store.reading.log_scan import LogScan
+from escrowmq.store.reading.log_sweep import LogSweep, Lone, RecordChoice, Swept, lone_stretch
 from escrowmq.transaction.commands import CheckSent, Park
 from escrowmq.transaction.records import (
     Asked,
@@ -25,7 +25,7 @@ from escrowmq.transaction.records import (
 from tests.unit.store.helpers import HOUR, SECOND, Driver, message
 from tests.unit.store.test_log_scan import BODY_AT
 
-ALL = Wanted(halves=True, decisions=True, others_with_messages=True, others_without=True)
+ALL = RecordChoice(halves=True, decisions=True, others_with_messages=True, others_without=True)
 EVERY = 2**30
 
 
@@ -47,11 +47,11 @@ def day() -> Driver:
     return driver
 
 
-def swept(driver: Driver, wanted: Wanted = ALL, frames_max: int = 1_000) -> list[Swept]:
+def swept(driver: Driver, wanted: RecordChoice = ALL, frames_max: int = 1_000) -> list[Swept]:
     """Sweep the whole log, part by part."""
     sweep = LogSweep(driver.store)
     parts = [sweep.sweep(0, EVERY, wanted, frames_max=frames_max)]
-    while parts[-1].end < driver.store.settled:
+    while parts[-1].end < driver.store.durable_end:
         part = sweep.sweep(parts[-1].end, EVERY, wanted, frames_max=frames_max)
         assert part.end > parts[-1].end
         parts.append(part)
@@ -133,17 +133,17 @@ def test_whatever_is_read_at_a_time_nothing_is_left_out(
 
 def test_only_what_is_wanted_is_taken() -> None:
     driver = day()
-    (halves,) = swept(driver, Wanted(halves=True))
+    (halves,) = swept(driver, RecordChoice(halves=True))
     assert halves.decisions == []
     assert halves.others == []
     assert sum(len(lone.texts) for lone in halves.halves) == halves.frames == 7
-    (decisions,) = swept(driver, Wanted(decisions=True))
+    (decisions,) = swept(driver, RecordChoice(decisions=True))
     assert sum(len(lone.texts) for lone in decisions.decisions) == decisions.frames == 7
-    (with_messages,) = swept(driver, Wanted(others_with_messages=True))
+    (with_messages,) = swept(driver, RecordChoice(others_with_messages=True))
     # Ordinary messages are left out.
     kinds = {type(record) for one in with_messages.others for record in one.records}
     assert kinds == {NamedQueue, NamedOrigin, Prepared}
-    (without,) = swept(driver, Wanted(others_without=True))
+    (without,) = swept(driver, RecordChoice(others_without=True))
     kinds = {type(record) for one in without.others for record in one.records}
     assert kinds == {Asked, Decided, Parked}
 
@@ -158,7 +158,7 @@ def test_it_ends_when_time_is_over_but_not_before_something_was_read() -> None:
 def test_ranges_that_begin_anywhere_tell_everything_once() -> None:
     driver = day()
     sweep = LogSweep(driver.store)
-    whole, end = said(swept(driver)), driver.store.settled
+    whole, end = said(swept(driver)), driver.store.durable_end
     for border in range(1, end, 13):
         halves = [
             sweep.sweep(0, border, ALL, frames_max=1_000),
@@ -180,7 +180,7 @@ def test_damage_is_told_by_the_range_in_which_it_starts() -> None:
     for victim in victims:
         spoil(driver, places[victim][0])
     expected = joined([places[victim] for victim in victims])
-    for border in (*range(0, driver.store.settled, 17), *(start for start, _ in places)):
+    for border in (*range(0, driver.store.durable_end, 17), *(start for start, _ in places)):
         parts = [
             sweep.sweep(0, border, ALL, frames_max=1_000),
             sweep.sweep(border, EVERY, ALL, frames_max=1_000),
@@ -214,7 +214,7 @@ def test_a_page_that_ends_within_damage_is_not_told_of_it_again(
     spoil(driver, start)
     sweep = LogSweep(driver.store)
     told, at, pages = [], 0, 0
-    while at < driver.store.settled:
+    while at < driver.store.durable_end:
         part = sweep.sweep(at, EVERY, ALL, frames_max=1_000, is_over=lambda: True)
         told += part.unreadable
         at, pages = part.end, pages + 1
@@ -285,21 +285,21 @@ def test_damage_in_another_lists_lone_records_is_left_to_that_list() -> None:
     victim = int(whole.decisions[0].offsets[1])
     (start, end) = next(place for place in places if place[0] == victim)
     driver.store.log.segments[0].file.write_at(end - 1, b"?")
-    (halves,) = swept(driver, Wanted(halves=True, others_with_messages=True))
+    (halves,) = swept(driver, RecordChoice(halves=True, others_with_messages=True))
     assert halves.unreadable == []
-    (decisions,) = swept(driver, Wanted(decisions=True, others_without=True))
+    (decisions,) = swept(driver, RecordChoice(decisions=True, others_without=True))
     assert decisions.unreadable == [(start, end - start)]
 
 
 @pytest.mark.parametrize(
     "wanted",
     [
-        Wanted(halves=True, others_with_messages=True),
-        Wanted(decisions=True, others_without=True),
-        Wanted(others_without=True),
+        RecordChoice(halves=True, others_with_messages=True),
+        RecordChoice(decisions=True, others_without=True),
+        RecordChoice(others_without=True),
     ],
 )
-def test_no_flipped_bit_hides_what_was_asked_for(wanted: Wanted) -> None:
+def test_no_flipped_bit_hides_what_was_asked_for(wanted: RecordChoice) -> None:
     driver = day()
     segment = driver.store.log.segments[0]
     (whole,) = swept(driver, wanted)
@@ -332,7 +332,7 @@ def test_a_stretch_of_lone_records_needs_no_store() -> None:
     others = {one.log_offset for part in swept(driver) for one in part.others}
     segments = {one.start for one in driver.store.log.segments}
     for (at, _), stretch in zip(ends.items(), stretches(driver), strict=True):
-        stop = next((one for one in ends if one >= at and one in others), driver.store.settled)
+        stop = next((one for one in ends if one >= at and one in others), driver.store.durable_end)
         # A block is part of one segment.
         stop = min([stop, *(one for one in segments if one > at)])
         assert stretch.end == stop

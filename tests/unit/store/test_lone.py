@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from escrowmq.model.errors import StoreUnusable
-from escrowmq.store.frames import decode_records, encode_records
-from escrowmq.store.lone import DECISION_BYTES, HALF_BYTES, MARK
+from escrowmq.store.log.frames import decode_records, encode_records
+from escrowmq.store.log.lone_frames import DECISION_BYTES, HALF_BYTES, MARK
 from escrowmq.transaction.records import (
     NEVER,
     UNNUMBERED,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from escrowmq.store.lost import SLICE_ENTRIES, LostRanges, places, skipped
+from escrowmq.store.queue.lost import SLICE_ENTRIES, LostRanges, places, skipped
 from escrowmq.transaction.core import Where
 
 WHERE = Where(100, 144, 1_700_000_000_000)

@@ -22,8 +22,8 @@ from escrowmq.model.errors import (
     StoreUnusable,
     Unavailable,
 )
-from escrowmq.store import meta as metas
-from escrowmq.store.meta import (
+from escrowmq.store.meta import meta as metas
+from escrowmq.store.meta.meta import (
     GROUPS,
     SETTINGS,
     TOPICS,
@@ -34,9 +34,9 @@ from escrowmq.store.meta import (
     Setting,
     Topic,
 )
-from escrowmq.store.meta_file import row_checksum
-from escrowmq.store.meta_opening import open_meta
-from escrowmq.transaction.catalog import Catalog
+from escrowmq.store.meta.opening import open_meta
+from escrowmq.store.meta.sqlite_file import row_checksum
+from escrowmq.transaction.memory.catalog import Catalog
 from escrowmq.transaction.records import (
     CatalogMarked,
     GroupPut,

@@ -10,8 +10,8 @@ from threading import Event
 import pytest
 
 from escrowmq.model.errors import Unavailable
-from escrowmq.store import meta_file
-from escrowmq.store.meta import Meta
+from escrowmq.store.meta import sqlite_file
+from escrowmq.store.meta.meta import Meta
 
 
 @pytest.fixture
@@ -33,15 +33,15 @@ class Halfway:
 @pytest.fixture
 def halfway(monkeypatch: pytest.MonkeyPatch) -> Halfway:
     found = Halfway()
-    goes_on = meta_file.MetaFile._refuse_if_closing
+    goes_on = sqlite_file.MetaFile._refuse_if_closing
 
-    def waits(file: meta_file.MetaFile, *states: int) -> None:
+    def waits(file: sqlite_file.MetaFile, *states: int) -> None:
         found.reached.set()
         assert found.go_on.wait(20)
         goes_on(file, *states)
 
-    monkeypatch.setattr(meta_file, "COPIED_PAGES", 8)
-    monkeypatch.setattr(meta_file.MetaFile, "_refuse_if_closing", waits)
+    monkeypatch.setattr(sqlite_file, "COPIED_PAGES", 8)
+    monkeypatch.setattr(sqlite_file.MetaFile, "_refuse_if_closing", waits)
     return found
 
 

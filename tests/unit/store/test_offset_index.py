@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from escrowmq.store.meta import OffsetKey
-from escrowmq.store.offset_index import OffsetIndex
+from escrowmq.store.meta.meta import OffsetKey
+from escrowmq.store.meta.offset_index import OffsetIndex
 
 KEYS: list[OffsetKey] = [("a", "t", 0), ("a", "t", 3), ("a", "u", 1), ("b", "t", 2), ("b", "v", 0)]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from escrowmq.store.checkpoint import PATH
-from escrowmq.store.parkings import Parkings, SavedParkings
+from escrowmq.store.checkpoint.checkpoint import PATH
+from escrowmq.store.checkpoint.parkings import Parkings, SavedParkings
 from escrowmq.transaction.commands import Park, Resume
 from tests.unit.store.helpers import HOUR, Driver, faulty, message
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from escrowmq.store.queue_files import OPEN_FILES_MAX, OpenFiles
+from escrowmq.store.queue.queue_files import OPEN_FILES_MAX, OpenFiles
 from escrowmq.testing.faulty_disk import FaultyDisk
 
 

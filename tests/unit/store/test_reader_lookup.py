@@ -6,16 +6,16 @@ from zlib import crc32
 
 import pytest
 
-from escrowmq.protocol.stored_message import (
+from escrowmq.protocol.message.stored_message import (
     SYS_PREPARED,
     SYS_TRANSACTION_MASK,
     StoredMessage,
     decode,
     encode,
 )
-from escrowmq.store import reader
-from escrowmq.store.frames import HEAD_BYTES
-from escrowmq.store.reader import Located
+from escrowmq.store.log.frames import HEAD_BYTES
+from escrowmq.store.reading import reader
+from escrowmq.store.reading.reader import Located
 from escrowmq.transaction.commands import Append, Park
 from escrowmq.transaction.states import State
 from tests.unit.store.helpers import HOST, HOUR, MINUTE, SECOND, T0, Driver, message

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from escrowmq.protocol.properties import tags_code
-from escrowmq.protocol.stored_message import SYS_COMMITTED, SYS_TRANSACTION_MASK, decode
-from escrowmq.store import reader
-from escrowmq.store.reader import Pulled, Status
+from escrowmq.model.resolution import Resolution
+from escrowmq.protocol.message.properties import tags_code
+from escrowmq.protocol.message.stored_message import SYS_COMMITTED, SYS_TRANSACTION_MASK, decode
+from escrowmq.store.reading import reader
+from escrowmq.store.reading.reader import Pulled, ReadStatus
 from escrowmq.transaction.commands import Append, End, Prepare
-from escrowmq.transaction.states import Resolution
 from tests.unit.store.helpers import HOUR, MINUTE, SECOND, T0, Driver, message
 
 
@@ -36,26 +36,26 @@ def driver() -> Driver:
 
 def test_a_queue_that_nobody_sent_to_is_unknown(driver: Driver) -> None:
     pulled = driver.reader.pull("orders", 9, 0, count_max=1, bytes_max=1)
-    assert pulled == Pulled(status=Status.NO_SUCH_QUEUE)
+    assert pulled == Pulled(status=ReadStatus.NO_SUCH_QUEUE)
     assert driver.reader.offset_at("orders", 9, 0) is None
     assert driver.reader.queue("nothing", 0) is None
 
 
 def test_messages_are_read_from_any_offset_on(driver: Driver) -> None:
     pulled = pull(driver, 2)
-    assert pulled.status is Status.FOUND
+    assert pulled.status is ReadStatus.FOUND
     assert bodies(pulled) == ["m2", "m3", "m4"]
     assert (pulled.next_offset, pulled.start, pulled.end) == (5, 0, 5)
 
 
 def test_the_end_has_nothing_new_and_beyond_it_is_wrong(driver: Driver) -> None:
-    assert pull(driver, 5) == Pulled(status=Status.NOTHING_NEW, next_offset=5, end=5)
-    assert pull(driver, 6) == Pulled(status=Status.BEYOND_END, next_offset=5, end=5)
-    assert pull(driver, 10**15).status is Status.BEYOND_END
+    assert pull(driver, 5) == Pulled(status=ReadStatus.NOTHING_NEW, next_offset=5, end=5)
+    assert pull(driver, 6) == Pulled(status=ReadStatus.BEYOND_END, next_offset=5, end=5)
+    assert pull(driver, 10**15).status is ReadStatus.BEYOND_END
 
 
 def test_before_the_start_is_behind(driver: Driver) -> None:
-    assert pull(driver, -1) == Pulled(status=Status.BEHIND_START, next_offset=0, end=5)
+    assert pull(driver, -1) == Pulled(status=ReadStatus.BEHIND_START, next_offset=0, end=5)
 
 
 def test_a_pull_is_limited_by_count(driver: Driver) -> None:
@@ -86,12 +86,12 @@ def test_queues_read_the_same_from_memory_and_from_files(driver: Driver, *, is_f
 
 def test_nothing_is_seen_before_it_is_flushed(driver: Driver) -> None:
     driver.store.execute(Append(messages=(message("new"),)), driver.clock.now_ms())
-    assert pull(driver, 5).status is Status.NOTHING_NEW
+    assert pull(driver, 5).status is ReadStatus.NOTHING_NEW
     assert driver.store.publish() == set()
     driver.store.write()
     # A call that is too early, as when a checkpoint ends during a flush.
     assert driver.store.publish() == set()
-    assert pull(driver, 5).status is Status.NOTHING_NEW
+    assert pull(driver, 5).status is ReadStatus.NOTHING_NEW
     driver.store.flush()
     assert driver.store.publish() == {0}
     assert bodies(pull(driver, 5)) == ["new"]
@@ -111,7 +111,7 @@ def test_a_new_queue_is_not_there_until_its_first_message_is_flushed(driver: Dri
     command = Append(messages=(message("new", topic="fresh"),))
     driver.store.execute(command, driver.clock.now_ms())
     pulled = driver.reader.pull("fresh", 0, 0, count_max=1, bytes_max=1)
-    assert pulled.status is Status.NO_SUCH_QUEUE
+    assert pulled.status is ReadStatus.NO_SUCH_QUEUE
     driver.store.sync()
     assert driver.bodies("fresh") == ["new"]
 
@@ -243,7 +243,7 @@ def test_a_pull_brings_only_the_tags_that_are_wanted_and_goes_on_after_the_other
 def test_a_pull_that_finds_none_wanted_says_so_and_goes_on() -> None:
     driver = tagged("a", "b", "c")
     pulled = wanted(driver, 1, "a")
-    assert (pulled.status, pulled.messages, pulled.next_offset) == (Status.NO_MATCH, [], 3)
+    assert (pulled.status, pulled.messages, pulled.next_offset) == (ReadStatus.NO_MATCH, [], 3)
 
 
 def test_a_pull_that_filters_looks_at_so_many_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:

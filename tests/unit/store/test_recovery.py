@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from escrowmq.model.errors import StoreCorrupt, StoreUnusable
-from escrowmq.store.disk import OsDisk
+from escrowmq.store.disk.disk import OsDisk
 from escrowmq.testing.crash_explorer import CrashExplorer
 from escrowmq.testing.disk_image import DiskImage
 from escrowmq.testing.faulty_disk import FaultyDisk
@@ -277,7 +277,7 @@ def test_a_store_of_a_newer_version_is_left_as_it_is(driver: Driver) -> None:
 
 
 def test_recovery_says_what_it_found(driver: Driver, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "escrowmq.store.recovery")
+    caplog.set_level(logging.INFO, "escrowmq.store.recovery.recovery")
     after = driver.crashed()
     facts = {event_of(record): vars(record) for record in caplog.records}["store_recovered"]
     assert facts["frames"] == 2

@@ -6,9 +6,9 @@ from random import Random
 
 import numpy as np
 
-from escrowmq.protocol.stored_message import decode
-from escrowmq.store.chunk import Chunk
-from escrowmq.store.inspect import check
+from escrowmq.protocol.message.stored_message import decode
+from escrowmq.store.repair.inspect import check
+from escrowmq.store.table.chunk import Chunk
 from escrowmq.transaction.commands import CarryAlone, Release
 from escrowmq.transaction.records import NEVER, UNNUMBERED
 from escrowmq.transaction.states import State

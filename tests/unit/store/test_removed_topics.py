@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from escrowmq.model.catalog import Group, Setting, Topic
-from escrowmq.store import checkpoint as checkpoints
-from escrowmq.store.inspect import check
-from escrowmq.store.repair import repair, settle_lost
+from escrowmq.model.resolution import Resolution
+from escrowmq.store.checkpoint import checkpoint as checkpoints
+from escrowmq.store.repair.inspect import check
+from escrowmq.store.repair.repair import end_lost, repair
 from escrowmq.testing.faulty_disk import FaultyDisk
 from escrowmq.testing.survivors import everything_survives
 from escrowmq.transaction.commands import (
@@ -22,7 +23,7 @@ from escrowmq.transaction.commands import (
 )
 from escrowmq.transaction.core import Where
 from escrowmq.transaction.records import Lost
-from escrowmq.transaction.states import Resolution, State
+from escrowmq.transaction.states import State
 from tests.unit.store.helpers import HOUR, Driver, message
 
 
@@ -353,6 +354,6 @@ def test_a_repair_of_a_store_with_a_deleted_topic_leaves_it_deleted() -> None:
     repair(disk, FaultyDisk())
     again = driver.opened_again()
     assert again.bodies() == ["new"]
-    (ended,) = settle_lost(again.store, again.clock.now_ms())
+    (ended,) = end_lost(again.store, again.clock.now_ms())
     # Its name is kept as long as something of it is undecided.
     assert (ended.half_offset, ended.topic) == (held.half_offset, "orders")

@@ -7,13 +7,14 @@ import json
 import pytest
 
 from escrowmq.model.errors import RequestRefused
-from escrowmq.store.commit_log import segment_path
-from escrowmq.store.inspect import check
-from escrowmq.store.reader import Reader, Status
-from escrowmq.store.repair import Repaired, repair, settle_lost
-from escrowmq.store.report import Span
+from escrowmq.model.resolution import Resolution
+from escrowmq.store.log.commit_log import segment_path
+from escrowmq.store.reading.reader import ReadStatus, StoreReader
+from escrowmq.store.repair.inspect import check
+from escrowmq.store.repair.repair import Repaired, end_lost, repair
+from escrowmq.store.repair.report import NumberSpan, RangeKind
 from escrowmq.testing.faulty_disk import FaultyDisk
-from escrowmq.transaction.states import Resolution, State
+from escrowmq.transaction.states import State
 from tests.unit.store.damage import damaged, end, frame_of, frames_of_rows, repaired
 from tests.unit.store.shop import Shop, frames_of, opened, truth_of
 
@@ -32,7 +33,7 @@ def test_the_damaged_range_is_copied_aside_under_a_name_that_tells_where_it_was(
     assert aside.durable_snapshot()[copy] == before[frame.start : frame.end]
     report = json.loads(aside.durable_snapshot()["report.json"])
     assert report["ranges"][0]["log_offset"] == frame.start
-    assert done.filled == [Span(first=frame.start, count=frame.end - frame.start)]
+    assert done.filled == [NumberSpan(first=frame.start, count=frame.end - frame.start)]
 
 
 def test_what_is_not_damaged_stays_as_it_is_byte_by_byte() -> None:
@@ -59,7 +60,7 @@ def test_the_other_transactions_are_all_there(is_checkpointed: bool) -> None:  #
     truth = truth_of(shop.store)
     frame = next(frame for frame in frames_of(shop.store)[20:] if len(frame.rows) == 1)
     store, _, _ = repaired(damaged(shop, frame))
-    settle_lost(store, shop.now_ms)
+    end_lost(store, shop.now_ms)
     after = truth_of(store)
     hit = {row for one in frames_of(shop.store) if one.rows & frame.rows for row in one.rows}
     places = {place for one in frames_of(shop.store) if one.rows & hit for place in one.places}
@@ -92,12 +93,14 @@ def test_a_lost_place_in_a_queue_is_passed_over_and_not_given_again() -> None:
         frame for frame in frames_of(shop.store) if (queue.topic, queue.queue_id, 1) in frame.places
     )
     store, _, _ = repaired(damaged(shop, number))
-    pulled = Reader(store).pull(queue.topic, queue.queue_id, 0, count_max=4, bytes_max=10_000)
-    whole = Reader(shop.store).pull(queue.topic, queue.queue_id, 0, count_max=4, bytes_max=10_000)
+    pulled = StoreReader(store).pull(queue.topic, queue.queue_id, 0, count_max=4, bytes_max=10_000)
+    whole = StoreReader(shop.store).pull(
+        queue.topic, queue.queue_id, 0, count_max=4, bytes_max=10_000
+    )
     assert pulled.messages == [whole.messages[0], *whole.messages[2:]]
     assert (pulled.next_offset, pulled.end) == (whole.next_offset, queue.end)
-    alone = Reader(store).pull(queue.topic, queue.queue_id, 1, count_max=1, bytes_max=10_000)
-    assert (alone.status, alone.messages, alone.next_offset) == (Status.FOUND, [], 2)
+    alone = StoreReader(store).pull(queue.topic, queue.queue_id, 1, count_max=1, bytes_max=10_000)
+    assert (alone.status, alone.messages, alone.next_offset) == (ReadStatus.FOUND, [], 2)
 
 
 def test_the_time_of_a_lost_place_keeps_the_queue_in_order() -> None:
@@ -118,7 +121,7 @@ def test_a_decision_that_is_lost_after_a_checkpoint_is_open_again() -> None:
     shop.confirm()
     frame = next(frame for frame in frames_of(shop.store) if head in frame.rows and frame.places)
     store, _, _ = repaired(damaged(shop, frame))
-    assert store.row(head).state is State.PREPARED
+    assert store.core.row(head).state is State.PREPARED
     # Its old places stay empty; the new decision gives new ones.
     assert end(store, shop, head, Resolution.COMMIT).repeated is False
     store.sync()
@@ -216,7 +219,7 @@ def test_a_missing_segment_is_filled_and_takes_no_space() -> None:
     disk.remove(segment_path(segment.start))
     store, _, done = repaired(disk)
     assert done.copies == []
-    assert done.filled == [Span(first=segment.start, count=segment.size)]
+    assert done.filled == [NumberSpan(first=segment.start, count=segment.size)]
     assert store.log.end == shop.store.log.end
     assert [s.start for s in store.log.segments[:3]] == [
         s.start for s in shop.store.log.segments[:3]
@@ -246,7 +249,7 @@ def test_a_short_frame_can_be_filled() -> None:
     frame = frames_of(shop.store)[1]
     assert frame.end - frame.start == 49
     store, _, done = repaired(damaged(shop, frame))
-    assert done.filled == [Span(first=frame.start, count=49)]
+    assert done.filled == [NumberSpan(first=frame.start, count=49)]
     assert truth_of(store).visible == truth_of(shop.store).visible
 
 
@@ -271,7 +274,7 @@ def test_a_torn_tail_is_left_to_the_next_start() -> None:
     file = disk.open(segment_path(0))
     file.write_at(file.size(), b"torn")
     repair(disk, FaultyDisk())
-    assert check(disk).torn_bytes == 4
+    assert [found.length for found in check(disk).ranges if found.kind is RangeKind.TORN] == [4]
     assert opened(disk)[1].cut_bytes == 4
 
 

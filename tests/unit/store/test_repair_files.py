@@ -7,12 +7,12 @@ import errno
 import pytest
 
 from escrowmq.model.errors import StoreCorrupt, StoreUnusable
-from escrowmq.store import checkpoint as checkpoints
-from escrowmq.store.commit_log import segment_path
-from escrowmq.store.inspect import check
-from escrowmq.store.repair import fixable, repair, settle_lost
+from escrowmq.store.checkpoint import checkpoint as checkpoints
+from escrowmq.store.log.commit_log import segment_path
+from escrowmq.store.repair.inspect import check
+from escrowmq.store.repair.repair import end_lost, fixable, repair
+from escrowmq.testing.faulty_disk import DiskCall as Call
 from escrowmq.testing.faulty_disk import FaultyDisk
-from escrowmq.testing.faulty_disk import Kind as Call
 from escrowmq.testing.survivors import everything_survives
 from tests.unit.store.damage import damaged, repaired
 from tests.unit.store.shop import Shop, frames_of, opened, truth_of
@@ -147,7 +147,7 @@ def test_a_repair_that_was_interrupted_anywhere_can_be_done_again() -> None:
         else:
             disk, calls = disk.crash(everything_survives), 200
         store, _ = opened(disk)
-        settle_lost(store, shop.now_ms)
+        end_lost(store, shop.now_ms)
         truth = truth_of(store)
         expected = expected or truth
         assert truth == expected

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from escrowmq.model.errors import RequestRefused
-from escrowmq.store import checkpoint as checkpoints
-from escrowmq.store.inspect import check
-from escrowmq.store.repair import BY, repair, settle_lost
-from escrowmq.store.report import Kind
+from escrowmq.model.resolution import Resolution
+from escrowmq.store.checkpoint import checkpoint as checkpoints
+from escrowmq.store.repair.inspect import check
+from escrowmq.store.repair.repair import BY, end_lost, repair
+from escrowmq.store.repair.report import RangeKind
 from escrowmq.testing.faulty_disk import FaultyDisk
-from escrowmq.transaction.states import Resolution, State
+from escrowmq.transaction.states import State
 from tests.unit.store.damage import damaged, end, frame_of, frames_of_rows, repaired
 from tests.unit.store.shop import Frame, Shop, frames_of, opened, truth_of
 
@@ -21,18 +22,18 @@ def test_an_undecided_half_whose_bytes_are_lost_is_rolled_back_by_name() -> None
     shop.store.sync()
     shop.store.checkpoint()
     store, _, _ = repaired(damaged(shop, frame_of(shop, heads[0])))
-    (ended,) = settle_lost(store, shop.now_ms, batch_max=1)
+    (ended,) = end_lost(store, shop.now_ms, batch_max=1)
     assert (ended.half_offset, ended.state) == (heads[0], State.PREPARED)
     assert ended.producer_group.startswith("shop-")
     assert ended.topic in ("orders", "invoices")
     for row in (heads[0], heads[0] + 1):
-        assert store.row(row).state is State.ROLLED_BACK
+        assert store.core.row(row).state is State.ROLLED_BACK
     with pytest.raises(RequestRefused) as refused:
         end(store, shop, heads[0], Resolution.COMMIT)
     assert refused.value.code == "already_rolled_back"
     assert refused.value.fields["by"] == BY
-    assert store.row(heads[1]).state is State.PREPARED
-    assert settle_lost(store, shop.now_ms) == []
+    assert store.core.row(heads[1]).state is State.PREPARED
+    assert end_lost(store, shop.now_ms) == []
 
 
 @pytest.mark.parametrize("lost", [0, 1])
@@ -45,11 +46,11 @@ def test_what_is_left_of_a_transaction_is_rolled_back_when_a_request_before_it_i
     frames = frames_of_rows(shop, head)
     shop.confirm()
     store, _, _ = repaired(damaged(shop, frames[lost]))
-    settle_lost(store, shop.now_ms)
+    end_lost(store, shop.now_ms)
     left = [row for row in range(head, head + 6) if store.table.get(row) is not None]
     assert len(left) == 4
-    assert {store.row(row).state for row in left} == {State.ROLLED_BACK}
-    assert store.row(other).state is State.PREPARED
+    assert {store.core.row(row).state for row in left} == {State.ROLLED_BACK}
+    assert store.core.row(other).state is State.PREPARED
 
 
 def test_a_message_that_waits_for_its_time_and_is_lost_gets_an_empty_place() -> None:
@@ -58,7 +59,7 @@ def test_a_message_that_waits_for_its_time_and_is_lost_gets_an_empty_place() -> 
     shop.store.checkpoint()
     row = 0
     store, _, _ = repaired(damaged(shop, frame_of(shop, row)))
-    (ended,) = settle_lost(store, shop.now_ms)
+    (ended,) = end_lost(store, shop.now_ms)
     assert (ended.state, ended.producer_group) == (State.COMMITTED, "")
     assert store.table.needed == 0
     assert sum(queue.end for queue in store.queues.values()) == 1
@@ -71,7 +72,7 @@ def test_retention_goes_on_after_a_repair() -> None:
     undecided = next(iter(shop.open))
     disk = damaged(shop, frame_of(shop, undecided))
     store, _, _ = repaired(disk)
-    settle_lost(store, shop.now_ms)
+    end_lost(store, shop.now_ms)
     shop.store, shop.disk = store, disk
     shop.open = [
         head
@@ -119,7 +120,7 @@ def test_whatever_is_damaged_the_rest_is_intact(seed: int) -> None:
     aside = FaultyDisk()
     repair(disk, aside)
     store, _ = opened(disk)
-    settle_lost(store, shop.now_ms)
+    end_lost(store, shop.now_ms)
     gone = [(found.log_offset, found.end) for found in report.ranges]
     gone.append((report.log_end, whole.log.end))
     rows, places = touched(frames, gone)
@@ -131,7 +132,7 @@ def test_whatever_is_damaged_the_rest_is_intact(seed: int) -> None:
     for place, message in after.visible.items():
         assert truth.visible.get(place, message) == message
     assert not check(disk).is_damaged
-    assert {found.kind for found in report.ranges} <= set(Kind)
+    assert {found.kind for found in report.ranges} <= set(RangeKind)
 
 
 def touched(

@@ -9,15 +9,16 @@ from zlib import crc32
 import pytest
 
 from escrowmq.model.errors import StoreUnusable
-from escrowmq.model.message import Message
-from escrowmq.store import replay
-from escrowmq.store.commit_log import segment_path
-from escrowmq.store.frames import HEAD_BYTES, MAGIC, VERSION, open_frame
-from escrowmq.store.lone import DECISION_BYTES, MARK
-from escrowmq.store.needed import needed_rows
+from escrowmq.model.message import SentMessage
+from escrowmq.model.resolution import Resolution
+from escrowmq.store.log.commit_log import segment_path
+from escrowmq.store.log.frames import HEAD_BYTES, MAGIC, VERSION, open_frame
+from escrowmq.store.log.lone_frames import DECISION_BYTES, MARK
+from escrowmq.store.recovery import replay
+from escrowmq.store.retention.needed import needed_rows
 from escrowmq.testing.survivors import everything_survives, nothing_survives
 from escrowmq.transaction.commands import CheckSent, End, Park, Prepare, Resume
-from escrowmq.transaction.states import Resolution, State
+from escrowmq.transaction.states import State
 from tests.unit.store.helpers import HOUR, MINUTE, SECOND, Driver, faulty, message
 
 
@@ -32,7 +33,7 @@ class Walk:
         self.numbers: dict[str, int] = {}
         self.count = 0
 
-    def some_messages(self, count_max: int, *, delays: bool = False) -> list[Message]:
+    def some_messages(self, count_max: int, *, delays: bool = False) -> list[SentMessage]:
         rng = self.rng
         return [
             message(
@@ -242,7 +243,7 @@ def test_a_row_that_was_carried_before_the_checkpoint_is_shown_where_it_is_now()
 # A deleted log of which only decisions are left
 
 
-def decided_after_its_log(*messages: Message, more: int) -> tuple[Driver, Driver]:
+def decided_after_its_log(*messages: SentMessage, more: int) -> tuple[Driver, Driver]:
     """A transaction whose half messages are deleted but not its commit; and a rebuilt copy."""
     driver = Driver(retention_bytes=5_000)
     driver.append(message("takes number 0", topic="first"))
@@ -267,7 +268,7 @@ def decided_after_its_log(*messages: Message, more: int) -> tuple[Driver, Driver
     ids=len,
 )
 def test_a_decision_on_deleted_rows_leaves_the_others_in_their_places(
-    messages: list[Message], more: int
+    messages: list[SentMessage], more: int
 ) -> None:
     driver, rebuilt = decided_after_its_log(*messages, more=more)
     expected = [*(f"more {number}" for number in range(more)), "last"]

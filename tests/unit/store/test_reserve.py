@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from escrowmq.model.clock import Reading
+from escrowmq.model.clock import ClockReading
 from escrowmq.model.errors import StoreUnusable
-from escrowmq.store import disk as disks
-from escrowmq.store import recovery
-from escrowmq.store.disk import Disk, OsDisk
-from escrowmq.store.inspect import check
-from escrowmq.store.recovery import open_store, start_store
-from escrowmq.store.reserve import PATH, Reserve
-from escrowmq.testing.faulty_disk import FaultyDisk, Kind
+from escrowmq.store.disk import disk as disks
+from escrowmq.store.disk.disk import Disk, OsDisk
+from escrowmq.store.disk.reserve import PATH, Reserve
+from escrowmq.store.recovery import recovery
+from escrowmq.store.recovery.recovery import open_store, start_store
+from escrowmq.store.repair.inspect import check
+from escrowmq.testing.faulty_disk import DiskCall, FaultyDisk
 from escrowmq.transaction.policy import CheckPolicy
 from tests.unit.store.helpers import HOST, T0, Driver, message, small_config
 
@@ -90,7 +90,7 @@ def test_a_reserve_is_made_released_and_found_again(disk: Disk) -> None:
 
 def test_a_disk_that_fails_otherwise_is_no_full_one() -> None:
     disk = FaultyDisk()
-    disk.fail_after(Kind.CREATE, 0, errno.EIO)
+    disk.fail_after(DiskCall.CREATE, 0, errno.EIO)
     with pytest.raises(OSError, match="Input/output"):
         Reserve(disk, MIB).make()
 
@@ -99,7 +99,7 @@ def test_a_store_that_is_served_has_a_reserve_which_is_its_own_file() -> None:
     disk = FaultyDisk()
     config = small_config(free_bytes_min=8 * MIB)
     for _ in range(2):
-        store, _ = start_store(disk, config, CheckPolicy(), HOST, Reading(T0, 0))
+        store, _ = start_store(disk, config, CheckPolicy(), HOST, ClockReading(T0, 0))
         assert store.space.reserve.held == MIB
         store.close()
     assert check(disk).findings == []
@@ -107,7 +107,7 @@ def test_a_store_that_is_served_has_a_reserve_which_is_its_own_file() -> None:
 
 def test_with_nothing_kept_free_there_is_no_reserve() -> None:
     disk = FaultyDisk()
-    start_store(disk, small_config(free_bytes_min=0), CheckPolicy(), HOST, Reading(T0, 0))
+    start_store(disk, small_config(free_bytes_min=0), CheckPolicy(), HOST, ClockReading(T0, 0))
     assert not disk.exists(PATH)
 
 
@@ -116,7 +116,7 @@ def test_a_start_that_is_tried_again_leaves_no_file_open(
 ) -> None:
     """A deleted segment takes up space as long as a process has it open."""
     config = small_config(free_bytes_min=8 * MIB)
-    store, _ = start_store(OsDisk(tmp_path), config, CheckPolicy(), HOST, Reading(T0, 0))
+    store, _ = start_store(OsDisk(tmp_path), config, CheckPolicy(), HOST, ClockReading(T0, 0))
     store.close()
     full = [True, False]
     replay = recovery.replay
@@ -128,7 +128,7 @@ def test_a_start_that_is_tried_again_leaves_no_file_open(
 
     monkeypatch.setattr(recovery, "replay", full_at_first)
     before = len(list(Path("/proc/self/fd").iterdir()))
-    store, _ = start_store(OsDisk(tmp_path), config, CheckPolicy(), HOST, Reading(T0, 0))
+    store, _ = start_store(OsDisk(tmp_path), config, CheckPolicy(), HOST, ClockReading(T0, 0))
     store.close()
     assert full == []
     assert len(list(Path("/proc/self/fd").iterdir())) == before

@@ -7,11 +7,11 @@ import errno
 import pytest
 
 from escrowmq.model.errors import Unavailable
-from escrowmq.store.commit_log import segment_path
-from escrowmq.store.key_index import key_hash
-from escrowmq.store.reader import Status
+from escrowmq.store.index.key_index import key_hash
+from escrowmq.store.log.commit_log import segment_path
+from escrowmq.store.reading.reader import ReadStatus
 from escrowmq.testing.crash_explorer import CrashExplorer
-from escrowmq.testing.faulty_disk import FaultyDisk, Kind
+from escrowmq.testing.faulty_disk import DiskCall, FaultyDisk
 from escrowmq.testing.survivors import everything_survives, nothing_survives
 from escrowmq.transaction.commands import DecideBatch
 from tests.unit.store.helpers import HOUR, MINUTE, Driver, faulty, message
@@ -125,11 +125,11 @@ def test_a_reader_that_lags_behind_is_told_where_the_queue_starts_now() -> None:
     driver = three_segments()
     driver.retain()
     pulled = driver.reader.pull("orders", 0, 0, count_max=10, bytes_max=10_000)
-    assert pulled.status is Status.BEHIND_START
+    assert pulled.status is ReadStatus.BEHIND_START
     assert (pulled.next_offset, pulled.start, pulled.end) == (1, 1, 3)
     assert pulled.messages == []
     again = driver.reader.pull("orders", 0, pulled.next_offset, count_max=10, bytes_max=10_000)
-    assert again.status is Status.FOUND
+    assert again.status is ReadStatus.FOUND
 
 
 def test_a_queue_starts_one_past_the_highest_entry_into_the_deleted_prefix() -> None:
@@ -165,7 +165,7 @@ def test_a_queue_that_lost_all_its_entries_goes_on_counting() -> None:
     assert driver.bodies() == []
     for _ in range(2):
         pulled = driver.reader.pull("orders", 0, 2, count_max=1, bytes_max=1)
-        assert (pulled.status, pulled.start) == (Status.NOTHING_NEW, 2)
+        assert (pulled.status, pulled.start) == (ReadStatus.NOTHING_NEW, 2)
         driver = driver.closed_and_opened()
     assert driver.append(message("c")).queue_offsets == [2]
 
@@ -324,7 +324,7 @@ def test_a_damaged_checkpoint_after_retention_leaves_the_one_before() -> None:
 
 def test_a_checkpoint_that_fails_during_retention_stops_the_store_and_deletes_nothing() -> None:
     driver = three_segments()
-    faulty(driver).fail_after(Kind.RENAME, 0, errno.EIO, under="checkpoint")
+    faulty(driver).fail_after(DiskCall.RENAME, 0, errno.EIO, under="checkpoint")
     with pytest.raises(OSError, match="Input/output"):
         driver.retain()
     with pytest.raises(Unavailable):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from escrowmq.model.errors import StoreUnusable
-from escrowmq.store import carrying
-from escrowmq.store.retention import do_step, next_step, retirements
-from escrowmq.store.retirement import Carrying, Removed, Waits
-from escrowmq.store.space import Level
+from escrowmq.store.disk.space import RoomLevel
+from escrowmq.store.retention import carry_slices
+from escrowmq.store.retention.retention import do_step, next_step, retirements
+from escrowmq.store.retention.retirement import Carrying, Removed, Waits
 from escrowmq.testing.faulty_disk import FaultyDisk
 from escrowmq.transaction.commands import Decision
 from escrowmq.transaction.states import State
@@ -44,7 +44,7 @@ def test_room_that_goes_while_it_works_makes_it_wait_and_go_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Another program fills the disk between two slices."""
-    monkeypatch.setattr(carrying, "SLICE_WEIGHT_MAX", 1)
+    monkeypatch.setattr(carry_slices, "SLICE_WEIGHT_MAX", 1)
     driver = with_old_halves(segments=1, halves=6, free_bytes_min=MIN)
     disk = faulty(driver)
     now_ms, removed = driver.clock.now_ms(), Removed(log_start=0)
@@ -71,7 +71,7 @@ def test_the_reserve_is_the_last_room_to_retire_a_segment() -> None:
     # Another program has taken all remaining space.
     disk.capacity_bytes = used_bytes(disk) + reserve.held
     assert disk.free_bytes() == 0
-    assert driver.store.space.look() is Level.NOTHING
+    assert driver.store.space.look() is RoomLevel.NOTHING
     removed = driver.retain()
     assert (removed.waits, removed.carried) == (Waits.NO, 8)
     assert removed.segments >= 4
@@ -95,7 +95,7 @@ def test_a_reserve_that_would_not_suffice_is_kept() -> None:
 def test_with_nothing_kept_free_nobody_looks_for_room() -> None:
     driver = with_old_halves(segments=1, halves=2, free_bytes_min=0)
     assert driver.retain().carried == 2
-    assert driver.store.space.missing_bytes(2**62) == 0
+    assert driver.store.space.look_for_retention(2**62) == 0
 
 
 # A full disk at a start
@@ -116,7 +116,7 @@ def test_a_start_on_a_full_disk_takes_the_reserve_and_retires_segments() -> None
     # It now has room to delete the segments that it could not delete before.
     removed = after.retain()
     assert (removed.waits, removed.carried, removed.segments >= 6) == (Waits.NO, 12, True)
-    assert after.store.space.look() < Level.NOTHING
+    assert after.store.space.look() < RoomLevel.NOTHING
     after.commit(0)
     assert len(after.bodies()) == 2
 
@@ -153,7 +153,7 @@ def test_a_reserve_that_does_not_fit_is_not_made(caplog: pytest.LogCaptureFixtur
     # A quota may allow less than the disk has, so it retries only when more is free.
     disk.capacity_bytes += MIN
     driver.store.space.look()
-    driver.store.space.level = Level.ALL
+    driver.store.space.level = RoomLevel.ALL
     assert driver.store.space.wants_reserve
     driver.store.space.free_bytes = 100
     assert not driver.store.space.wants_reserve

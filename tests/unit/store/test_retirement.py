@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from escrowmq.store import carrying, consume_queue, needed, queue_files, retirement
-from escrowmq.store.needed import needed_rows
-from escrowmq.store.retention import do_step, next_step, retain, retirements
-from escrowmq.store.retirement import Aside, Carrying, Checkpointing, Removed, Step, Waits
+from escrowmq.store.queue import consume_queue, queue_files
+from escrowmq.store.retention import carry_slices, needed, retirement
+from escrowmq.store.retention.needed import needed_rows
+from escrowmq.store.retention.retention import do_step, next_step, retain, retirements
+from escrowmq.store.retention.retirement import Aside, Carrying, Checkpointing, Removed, Step, Waits
 from escrowmq.testing.faulty_disk import FaultyDisk
 from escrowmq.testing.survivors import everything_survives, nothing_survives
 from escrowmq.transaction.commands import Carry, Decision
-from escrowmq.transaction.records import Moved
+from escrowmq.transaction.records import Carried
 from tests.unit.store.helpers import HOUR, MINUTE, Driver, faulty, message
 
 RETENTION = 24 * HOUR
@@ -91,7 +92,7 @@ def test_segments_that_hold_nothing_needed_go_together() -> None:
 
 
 def test_commits_between_the_slices_are_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(carrying, "SLICE_WEIGHT_MAX", 1)
+    monkeypatch.setattr(carry_slices, "SLICE_WEIGHT_MAX", 1)
     driver = with_old_halves(segments=1, halves=6)
     now_ms = driver.clock.now_ms()
     steps = retirements(driver.store, now_ms, Removed(log_start=0))
@@ -111,7 +112,7 @@ def test_commits_between_the_slices_are_not_lost(monkeypatch: pytest.MonkeyPatch
 
 
 def test_slices_are_bounded_by_rows_and_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(carrying, "SLICE_BYTES_MAX", 2_000)
+    monkeypatch.setattr(carry_slices, "SLICE_BYTES_MAX", 2_000)
     driver = with_old_halves(segments=1, halves=5, segment_bytes_max=65_536)
     sizes = [
         len(step.commands)
@@ -119,9 +120,9 @@ def test_slices_are_bounded_by_rows_and_by_bytes(monkeypatch: pytest.MonkeyPatch
         if isinstance(step, Carrying)
     ]
     assert sizes == [2, 2, 1]
-    monkeypatch.setattr(carrying, "SLICE_BYTES_MAX", 10**9)
-    weight = carrying.REQUEST_WEIGHT + 1
-    monkeypatch.setattr(carrying, "SLICE_WEIGHT_MAX", 3 * weight)
+    monkeypatch.setattr(carry_slices, "SLICE_BYTES_MAX", 10**9)
+    weight = carry_slices.REQUEST_WEIGHT + 1
+    monkeypatch.setattr(carry_slices, "SLICE_WEIGHT_MAX", 3 * weight)
     driver.roll_segment()
     driver.clock.advance(ms=2 * RETENTION)
     driver.roll_segment()
@@ -214,7 +215,7 @@ def test_nothing_is_deleted_while_that_is_not_allowed() -> None:
 
 def large_request(monkeypatch: pytest.MonkeyPatch, **config: int) -> Driver:
     """An old request of ten messages, which is carried in parts of four."""
-    monkeypatch.setattr(carrying, "PART_ROWS_MAX", 4)
+    monkeypatch.setattr(carry_slices, "PART_ROWS_MAX", 4)
     driver = Driver(None, clock=None, policy=None, **config)
     driver.hold("large", *(message(f"{number}") for number in range(10)))
     driver.roll_segment()
@@ -242,7 +243,7 @@ def test_a_large_request_is_carried_in_parts_the_first_row_last(
 
 
 def test_parts_are_bounded_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(carrying, "SLICE_BYTES_MAX", 1_000)
+    monkeypatch.setattr(carry_slices, "SLICE_BYTES_MAX", 1_000)
     driver = large_request(monkeypatch)
     carries = carries_of(steps_of(driver, Removed(log_start=0)))
     assert [one.part for one in carries] == [(8, 10), (6, 8), (4, 6), (2, 4), (0, 2)]
@@ -252,7 +253,7 @@ def test_a_request_that_is_carried_in_part_is_copied_whole_by_its_commit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Entries must not point into the segment that is about to be deleted."""
-    monkeypatch.setattr(carrying, "SLICE_WEIGHT_MAX", 1)
+    monkeypatch.setattr(carry_slices, "SLICE_WEIGHT_MAX", 1)
     driver = large_request(monkeypatch)
     now_ms = driver.clock.now_ms()
     steps = retirements(driver.store, now_ms, Removed(log_start=0))
@@ -271,7 +272,7 @@ def test_a_request_that_is_carried_in_part_is_copied_whole_by_its_commit(
 def test_the_age_of_a_request_in_parts_counts_from_the_first_of_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(carrying, "SLICE_WEIGHT_MAX", 1)
+    monkeypatch.setattr(carry_slices, "SLICE_WEIGHT_MAX", 1)
     driver = large_request(monkeypatch, copy_after_ms=HOUR)
     began_at_ms = driver.store.last_at_ms
     steps = retirements(driver.store, driver.clock.now_ms(), Removed(log_start=0))
@@ -279,7 +280,7 @@ def test_the_age_of_a_request_in_parts_counts_from_the_first_of_them(
     while (step := next_step(steps, decisions)) is not None:
         driver.clock.advance(ms=10 * MINUTE)
         decisions = do_step(driver.store, step, driver.clock.now_ms())
-    assert driver.store.core.moved_at_ms == {0: began_at_ms}
+    assert driver.store.core.carried_at_ms == {0: began_at_ms}
 
 
 def test_parts_that_were_left_behind_are_carried_without_the_others(
@@ -291,8 +292,8 @@ def test_parts_that_were_left_behind_are_carried_without_the_others(
     removed = Removed(log_start=0)
     carries = carries_of(steps_of(driver, removed))
     assert [(one.part, one.since_ms) for one in carries] == [
-        ((2, 6), carrying.LONG_AGO_MS),
-        ((0, 2), carrying.LONG_AGO_MS),
+        ((2, 6), carry_slices.LONG_AGO_MS),
+        ((0, 2), carry_slices.LONG_AGO_MS),
     ]
     assert removed.carried == 6
     driver.commit(0)
@@ -306,7 +307,7 @@ def test_a_part_says_when_the_first_was_carried_in_the_log(
     since_ms = driver.clock.now_ms()
     decision = driver.do(Carry(first=0, part=(0, 2), since_ms=since_ms))
     (moved,) = decision.records
-    assert isinstance(moved, Moved)
+    assert isinstance(moved, Carried)
     assert (len(moved.rows), moved.since_ms) == (2, since_ms)
 
 
@@ -317,7 +318,7 @@ def test_a_part_says_when_the_first_was_carried_in_the_log(
 def test_a_crash_between_two_steps_leaves_a_store_that_goes_on(
     survivors: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(carrying, "SLICE_WEIGHT_MAX", 1)
+    monkeypatch.setattr(carry_slices, "SLICE_WEIGHT_MAX", 1)
     count = len(steps_of(with_old_halves(segments=2, halves=2), Removed(log_start=0)))
     for stop in range(count):
         driver = with_old_halves(segments=2, halves=2)

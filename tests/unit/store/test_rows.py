@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from escrowmq.store.rows import (
+from escrowmq.store.disk.rows import (
     QUEUE_ENTRY,
     STATE_ROW,
     SURVIVOR_ROW,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from escrowmq.model.resolution import Resolution
 from escrowmq.transaction.commands import Append, End, Release
 from escrowmq.transaction.records import NEVER
-from escrowmq.transaction.states import Resolution
 from tests.unit.store.helpers import HOUR, MINUTE, SECOND, T0, Driver, message
 
 

@@ -7,8 +7,8 @@ import errno
 import pytest
 
 from escrowmq.model.errors import StoreUnusable, Unavailable
-from escrowmq.store.space import RECORD_BYTES, Level, Space
-from escrowmq.testing.faulty_disk import FaultyDisk, Kind
+from escrowmq.store.disk.space import RECORD_BYTES, RoomLevel, Space
+from escrowmq.testing.faulty_disk import DiskCall, FaultyDisk
 from tests.unit.logged import events
 from tests.unit.store.helpers import Driver, faulty, message
 
@@ -29,35 +29,35 @@ def with_free(free_bytes: int, was: Space | None = None) -> Space:
 @pytest.mark.parametrize(
     ("free_bytes", "level"),
     [
-        (MIN, Level.ALL),
-        (MIN - 1, Level.NO_MESSAGES),
-        (MIN // 2, Level.NO_MESSAGES),
-        (MIN // 2 - 1, Level.NO_DECISIONS),
-        (MIN // 4, Level.NO_DECISIONS),
-        (MIN // 4 - 1, Level.NOTHING),
-        (0, Level.NOTHING),
+        (MIN, RoomLevel.ALL),
+        (MIN - 1, RoomLevel.NO_MESSAGES),
+        (MIN // 2, RoomLevel.NO_MESSAGES),
+        (MIN // 2 - 1, RoomLevel.NO_DECISIONS),
+        (MIN // 4, RoomLevel.NO_DECISIONS),
+        (MIN // 4 - 1, RoomLevel.NOTHING),
+        (0, RoomLevel.NOTHING),
     ],
 )
-def test_what_is_refused_depends_on_what_is_free(free_bytes: int, level: Level) -> None:
+def test_what_is_refused_depends_on_what_is_free(free_bytes: int, level: RoomLevel) -> None:
     assert with_free(free_bytes).level is level
 
 
 @pytest.mark.parametrize(
     ("level", "message_refused", "decision_refused"),
     [
-        (Level.ALL, False, False),
-        (Level.NO_MESSAGES, True, False),
-        (Level.NO_DECISIONS, True, True),
-        (Level.NOTHING, True, True),
+        (RoomLevel.ALL, False, False),
+        (RoomLevel.NO_MESSAGES, True, False),
+        (RoomLevel.NO_DECISIONS, True, True),
+        (RoomLevel.NOTHING, True, True),
     ],
 )
 def test_messages_are_refused_before_decisions(
-    level: Level, *, message_refused: bool, decision_refused: bool
+    level: RoomLevel, *, message_refused: bool, decision_refused: bool
 ) -> None:
     space = with_free(10 * MIN)
     space.level = level
     for message_bytes, is_refused in ((1, message_refused), (None, decision_refused)):
-        assert space.takes(message_bytes) is (level is Level.ALL)
+        assert space.claim(message_bytes) is (level is RoomLevel.ALL)
         if is_refused:
             with pytest.raises(Unavailable, match="disk_full"):
                 space.refuse_if_full(message_bytes)
@@ -67,22 +67,22 @@ def test_messages_are_refused_before_decisions(
 
 def test_what_was_taken_on_since_the_last_look_counts() -> None:
     space = with_free(MIN + 10 * RECORD_BYTES)
-    assert space.takes(8 * RECORD_BYTES)
-    assert space.takes(None)
-    assert not space.takes(0)
-    assert space.look(pending_bytes=0) is Level.ALL
-    assert space.look(pending_bytes=11 * RECORD_BYTES) is Level.NO_MESSAGES
+    assert space.claim(8 * RECORD_BYTES)
+    assert space.claim(None)
+    assert not space.claim(0)
+    assert space.look(pending_bytes=0) is RoomLevel.ALL
+    assert space.look(pending_bytes=11 * RECORD_BYTES) is RoomLevel.NO_MESSAGES
 
 
 def test_a_little_more_than_was_missing_must_come_back(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     space = with_free(MIN - 1)
-    assert with_free(MIN + 1, space).level is Level.NO_MESSAGES
-    assert with_free(MIN * 9 // 8, space).level is Level.ALL
-    assert with_free(MIN + 1, space).level is Level.ALL
-    assert with_free(0, space).level is Level.NOTHING
-    assert with_free(MIN // 2, space).level is Level.NO_DECISIONS
+    assert with_free(MIN + 1, space).level is RoomLevel.NO_MESSAGES
+    assert with_free(MIN * 9 // 8, space).level is RoomLevel.ALL
+    assert with_free(MIN + 1, space).level is RoomLevel.ALL
+    assert with_free(0, space).level is RoomLevel.NOTHING
+    assert with_free(MIN // 2, space).level is RoomLevel.NO_DECISIONS
     assert events(caplog) == ["disk_has_room", "disk_full", "disk_has_room"]
 
 
@@ -90,14 +90,14 @@ def test_with_nothing_kept_free_nobody_is_refused() -> None:
     disk = FaultyDisk()
     disk.capacity_bytes = 0
     space = Space(disk, 0)
-    assert space.level is Level.ALL
-    assert space.allows_files()
+    assert space.level is RoomLevel.ALL
+    assert space.look_for_files()
 
 
 def test_a_large_file_needs_its_own_room() -> None:
     space = with_free(MIN)
-    assert space.allows_files(MIN // 2)
-    assert not space.allows_files(MIN)
+    assert space.look_for_files(MIN // 2)
+    assert not space.look_for_files(MIN)
 
 
 def nearly_full(driver: Driver) -> FaultyDisk:
@@ -116,13 +116,15 @@ def test_a_store_without_room_closes_and_opens_without_a_checkpoint() -> None:
     for number in range(40):
         driver.append(message(f"{number}", keys=f"k{number}"))
     disk = nearly_full(driver)
-    assert not driver.store.checkpoint_due
+    assert driver.store.checkpoint_due
+    assert not driver.store.space.look_for_files()
     before = disk.snapshot()["checkpoint"]
     driver = driver.closed_and_opened()
     assert disk.snapshot()["checkpoint"] == before
     assert len(driver.bodies()) == 40
     disk.capacity_bytes = None
     assert driver.store.checkpoint_due
+    assert driver.store.space.look_for_files()
     driver.store.checkpoint()
     assert not driver.store.checkpoint_due
 
@@ -160,6 +162,6 @@ def test_a_start_without_room_for_what_it_must_write_says_so() -> None:
 def test_a_start_that_fails_otherwise_says_that() -> None:
     driver = Driver()
     driver.append(message("kept"))
-    faulty(driver).fail_after(Kind.WRITE, 0, errno.EIO)
+    faulty(driver).fail_after(DiskCall.WRITE, 0, errno.EIO)
     with pytest.raises(OSError, match="Input/output"):
         driver.opened_again()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from escrowmq.store.standing import Standing, standing
+from escrowmq.store.reading.undecided_counts import UndecidedCounts, standing
 from escrowmq.transaction.commands import Park, Resume
 from tests.unit.store.helpers import MINUTE, SECOND, T0, Driver, message
 
@@ -10,7 +10,7 @@ from tests.unit.store.helpers import MINUTE, SECOND, T0, Driver, message
 def test_a_store_without_transactions_has_none_that_wait() -> None:
     driver = Driver()
     driver.append(message("later", deliver_at_ms=T0 + MINUTE))
-    assert standing(driver.store) == Standing()
+    assert standing(driver.store) == UndecidedCounts()
 
 
 def test_transactions_are_counted_not_their_messages() -> None:
@@ -21,10 +21,10 @@ def test_transactions_are_counted_not_their_messages() -> None:
     driver.hold("t", message("c"), number=1)
     driver.clock.advance(ms=SECOND)
     driver.hold("u")
-    expected = Standing(undecided=2, oldest_undecided_at_ms=T0 + SECOND)
+    expected = UndecidedCounts(undecided=2, oldest_undecided_at_ms=T0 + SECOND)
     assert standing(driver.store) == expected
     driver.do(Park(half_offset=1, reason="why"))
-    parked = Standing(undecided=1, oldest_undecided_at_ms=T0 + 2 * SECOND, parked=1)
+    parked = UndecidedCounts(undecided=1, oldest_undecided_at_ms=T0 + 2 * SECOND, parked=1)
     assert standing(driver.store) == parked
     assert standing(driver.crashed().store) == parked
     driver.do(Resume(half_offset=1, by="me"))
@@ -44,8 +44,8 @@ def test_those_that_outlived_their_chunk_are_counted_too() -> None:
     driver.store.checkpoint()
     assert sorted(driver.store.table.survivors.rows) == [3, 11]
     assert list(driver.store.table.chunks) == [16]
-    expected = Standing(undecided=2, oldest_undecided_at_ms=T0, parked=1)
+    expected = UndecidedCounts(undecided=2, oldest_undecided_at_ms=T0, parked=1)
     assert standing(driver.store) == expected
     driver.commit(3)
     driver.commit(16)
-    assert standing(driver.store) == Standing(parked=1)
+    assert standing(driver.store) == UndecidedCounts(parked=1)

@@ -7,13 +7,12 @@ import numpy as np
 import pytest
 
 from escrowmq.model.errors import StoreCorrupt, StoreUnusable
-from escrowmq.store import state_files
-from escrowmq.store.chunk import COLUMNS
-from escrowmq.store.frozen_chunk import FrozenChunk
-from escrowmq.store.rows import STATE_ROW, Rows
-from escrowmq.store.state_files import (
+from escrowmq.store.disk.rows import STATE_ROW, Rows
+from escrowmq.store.table import state_files
+from escrowmq.store.table.chunk import COLUMNS
+from escrowmq.store.table.frozen_chunk import FrozenChunk
+from escrowmq.store.table.state_files import (
     DIRECTORY,
-    ROW_BYTES,
     ChunkFile,
     SavedSurvivors,
     StateFiles,
@@ -27,6 +26,7 @@ from escrowmq.transaction.states import State
 from escrowmq.transaction.table import FIRST, Half
 
 CHUNK_ROWS = 8
+ROW_BYTES = STATE_ROW.itemsize
 
 
 def rows_from(first: int, count: int, op_offsets: dict[int, int] | None = None) -> Rows:

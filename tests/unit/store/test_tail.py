@@ -8,11 +8,11 @@ import logging
 import pytest
 
 from escrowmq.model.errors import StoreCorrupt, StoreUnusable
-from escrowmq.store import recovery
-from escrowmq.store.commit_log import segment_path
-from escrowmq.store.frames import HEAD_BYTES
+from escrowmq.store.log.commit_log import segment_path
+from escrowmq.store.log.frames import HEAD_BYTES
+from escrowmq.store.recovery import recovery
 from escrowmq.testing.crash_explorer import CrashExplorer
-from escrowmq.testing.faulty_disk import FaultyDisk, Kind
+from escrowmq.testing.faulty_disk import DiskCall, FaultyDisk
 from escrowmq.testing.survivors import (
     TornLast,
     everything_survives,
@@ -62,7 +62,7 @@ def test_a_frame_torn_at_any_byte_is_cut_and_the_rest_is_there() -> None:
 def test_a_cut_is_logged_with_how_much(caplog: pytest.LogCaptureFixture) -> None:
     driver, offsets = three_in_one_segment()
     written(driver, "unacknowledged")
-    caplog.set_level(logging.INFO, "escrowmq.store.recovery")
+    caplog.set_level(logging.INFO, "escrowmq.store.recovery.recovery")
     driver.crashed(TornLast(77))
     facts = {event_of(record): vars(record) for record in caplog.records}
     assert facts["torn_tail_cut"]["cut_bytes"] == 77
@@ -316,7 +316,7 @@ def test_after_a_failed_flush_what_recovery_reports_is_really_on_the_disk() -> N
     driver, _ = three_in_one_segment()
     driver.store.checkpoint()
     disk = faulty(driver)
-    disk.fail_after(Kind.FLUSH, 0, errno.EIO, under="commitlog")
+    disk.fail_after(DiskCall.FLUSH, 0, errno.EIO, under="commitlog")
     written(driver, "lost page")
     with pytest.raises(OSError, match="Input/output"):
         driver.store.flush()
@@ -329,7 +329,7 @@ def test_after_a_failed_flush_what_recovery_reports_is_really_on_the_disk() -> N
 def test_a_rewritten_tail_may_span_segments() -> None:
     driver, _ = three_in_one_segment()
     disk = faulty(driver)
-    disk.fail_after(Kind.FLUSH, 0, errno.EIO, under="commitlog", times=None)
+    disk.fail_after(DiskCall.FLUSH, 0, errno.EIO, under="commitlog", times=None)
     for body in "abcd":
         written(driver, body * 2500)
     with pytest.raises(OSError, match="Input/output"):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from escrowmq.store.tally import Tally
+from escrowmq.store.repair.tally import Tally
 from escrowmq.transaction.records import (
     BatchDecided,
+    Carried,
+    CarriedRow,
     Decided,
-    Moved,
-    MovedRow,
     Parked,
     Placed,
     Prepared,
@@ -22,9 +22,9 @@ def prepared(first: int, head: int | None = None) -> Prepared:
     return Prepared(first, first if head is None else head, 0, "t", 0, 0, [], Placed([0]))
 
 
-def moved(row: int, state: State, head: int) -> Moved:
-    fields = MovedRow(row, 0, 0, 0, state, 0, 0, 0, head, 0, "t", 0)
-    return Moved([fields], Placed([0]))
+def moved(row: int, state: State, head: int) -> Carried:
+    fields = CarriedRow(row, 0, 0, 0, state, 0, 0, 0, head, 0, "t", 0)
+    return Carried([fields], Placed([0]))
 
 
 def counted(*records: Record) -> tuple[int, int, int, int]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from escrowmq.model.clock import Anchor, Reading
-from escrowmq.store.inspect import check
-from escrowmq.store.recovery import open_store, start_store
+from escrowmq.model.clock import Anchor, ClockReading
+from escrowmq.store.recovery.recovery import open_store, start_store
+from escrowmq.store.repair.inspect import check
 from escrowmq.testing.faulty_disk import FaultyDisk
 from escrowmq.testing.survivors import everything_survives, nothing_survives
 from escrowmq.transaction.commands import MoveTime
@@ -63,11 +63,11 @@ def test_where_store_time_does_not_move_the_boot_clock_stays_where_it_was(why: s
 
 def test_a_start_remembers_the_boot_clock() -> None:
     disk = FaultyDisk()
-    reading = Reading(T0, 77, "boot")
+    reading = ClockReading(T0, 77, "boot")
     store, found = start_store(disk, small_config(), CheckPolicy(), HOST, reading)
     assert (found.last_at_ms, store.last_at_ms) == (0, T0)
     store.close()
-    later = Reading(T0 - 9 * HOUR, 77 + HOUR, "boot")
+    later = ClockReading(T0 - 9 * HOUR, 77 + HOUR, "boot")
     store, found = start_store(disk, small_config(), CheckPolicy(), HOST, later)
     assert (found.last_at_ms, store.last_at_ms) == (T0, T0 + HOUR)
     again, _ = open_store(disk.crash(nothing_survives), small_config(), CheckPolicy(), HOST)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from escrowmq.store.config import StoreConfig
-from escrowmq.store.undecided import _counted, held_back, prepared_by_origin
+from escrowmq.store.table.undecided import _counted, held_back, prepared_by_origin
 from escrowmq.testing import Engine, message
 
 CHUNK_ROWS = 64

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from escrowmq.model.message import Message
-from escrowmq.protocol.stored_message import StoredMessage, decode
-from escrowmq.store.reader import Reader
-from escrowmq.store.visible_from import visible_from_ms
+from escrowmq.model.message import SentMessage
+from escrowmq.protocol.message.stored_message import StoredMessage, decode
+from escrowmq.store.reading.reader import StoreReader
+from escrowmq.store.reading.visible_from import visible_from_ms
 from escrowmq.transaction.commands import AttemptClaim, CheckSent, DecideBatch
 from tests.unit.store.helpers import HOUR, MINUTE, SECOND, T0, Driver, faulty, message
 
@@ -20,7 +20,7 @@ GROWTH = 5 * SEARCHED_MAX
 Begin = Callable[[Driver], None]
 
 
-def later(body: str = "late", **fields: int) -> Message:
+def later(body: str = "late", **fields: int) -> SentMessage:
     return message(body, unique_key=body, **fields)  # type: ignore[arg-type]
 
 
@@ -96,7 +96,7 @@ def grow(driver: Driver) -> None:
 def found(driver: Driver) -> StoredMessage:
     """Find the late message by its log offset, as a consumer that gives it back does."""
     (late,) = (one for one in driver.messages() if one.body == b"late")
-    located = Reader(driver.store, SEARCHED_MAX).at(late.log_offset)
+    located = StoreReader(driver.store, SEARCHED_MAX).at(late.log_offset)
     assert located is not None
     assert located.is_visible
     assert decode(located.message) == late

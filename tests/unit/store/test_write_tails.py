@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from escrowmq.store.consume_queue import FILED_AT_ONCE, ConsumeQueue, write_tails
-from escrowmq.store.queue_files import OpenFiles
+from escrowmq.store.queue.consume_queue import FILED_AT_ONCE, ConsumeQueue, write_tails
+from escrowmq.store.queue.queue_files import OpenFiles
 from escrowmq.testing.faulty_disk import FaultyDisk
 from escrowmq.testing.journal import FlushDirectory
 from escrowmq.testing.survivors import nothing_survives
+from escrowmq.transaction.records import NamedQueue
 from tests.unit.store.test_consume_queue import add, file_all, made, numbered
 
 
@@ -14,13 +15,16 @@ def test_many_queues_are_filed_with_each_flush_that_one_needs() -> None:
     disk = FaultyDisk()
     disk.make_directory("consumequeue")
     files = OpenFiles(disk)
-    queues = [ConsumeQueue(disk, files, one, "t", one) for one in range(FILED_AT_ONCE + 1)]
+    names = [NamedQueue(one, "t", one) for one in range(FILED_AT_ONCE + 1)]
+    queues = [ConsumeQueue(disk, files, named) for named in names]
     for queue in queues:
         add(queue, 0, numbered(0, 2))
     write_tails(disk, [tail for queue in queues if (tail := queue.tail()) is not None])
     after = disk.crash(nothing_survives)
     for queue in queues:
-        again = ConsumeQueue(after, OpenFiles(after), queue.queue_id, "t", queue.queue_id)
+        again = ConsumeQueue(
+            after, OpenFiles(after), NamedQueue(queue.queue_id, "t", queue.queue_id)
+        )
         again.open(0, 2)
         assert again.entries(0, 9) == numbered(0, 2)
 

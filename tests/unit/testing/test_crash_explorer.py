@@ -7,7 +7,7 @@ import pytest
 from escrowmq.testing.crash_explorer import CrashExplorer
 from escrowmq.testing.disk_image import DiskImage
 from escrowmq.testing.faulty_disk import FaultyDisk
-from escrowmq.testing.journal import Mark, Write
+from escrowmq.testing.journal import JournalNote, Write
 from escrowmq.testing.survivors import (
     Survivors,
     everything_survives,
@@ -88,7 +88,7 @@ def test_it_tells_what_was_done_last() -> None:
     disk.open("f").write_at(0, b"x")
     disk.mark("done")
     explorer = CrashExplorer(disk.journal, disk.start)
-    assert [point.last for point in explorer] == [None, Write(0, "f", 0, b"x"), Mark("done")]
+    assert [point.last for point in explorer] == [None, Write(0, "f", 0, b"x"), JournalNote("done")]
     assert explorer.notes == ["done"]
 
 

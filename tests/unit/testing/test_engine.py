@@ -8,15 +8,16 @@ from pathlib import Path
 import pytest
 
 from escrowmq.model.errors import RequestRefused, Unavailable
+from escrowmq.model.resolution import Resolution
 from escrowmq.store.config import StoreConfig
-from escrowmq.store.disk import OsDisk
+from escrowmq.store.disk.disk import OsDisk
 from escrowmq.testing import Engine, FaultyDisk, ManualClock, message
-from escrowmq.testing.faulty_disk import Kind
+from escrowmq.testing.faulty_disk import DiskCall
 from escrowmq.testing.journal import Flush
 from escrowmq.testing.survivors import everything_survives
 from escrowmq.transaction.commands import End, Prepare
 from escrowmq.transaction.policy import CheckPolicy
-from escrowmq.transaction.states import Resolution, State
+from escrowmq.transaction.states import State
 
 HOUR_MS = 3_600_000
 
@@ -149,7 +150,7 @@ def test_after_a_failed_flush_nothing_is_served_until_a_restart() -> None:
     disk = FaultyDisk()
     engine = Engine(disk)
     engine.prepare("t", message(b"a"))
-    disk.fail_after(Kind.FLUSH, 0, errno.EIO)
+    disk.fail_after(DiskCall.FLUSH, 0, errno.EIO)
     with pytest.raises(OSError, match="Input/output"):
         engine.commit(0)
     with pytest.raises(Unavailable, match="store_failed"):

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from escrowmq.testing.faulty_disk import FaultyDisk, Kind
+from escrowmq.testing.faulty_disk import DiskCall, FaultyDisk
 from escrowmq.testing.journal import (
     Create,
     Flush,
     FlushDirectory,
-    Mark,
+    JournalNote,
     Operation,
     Remove,
     Rename,
@@ -226,7 +226,7 @@ def test_a_rename_between_directories_is_refused() -> None:
 
 def test_the_disk_after_a_power_cut_is_a_fresh_one() -> None:
     disk = disk_with(f=b"abc")
-    disk.fail_after(Kind.WRITE, 0, errno.EIO)
+    disk.fail_after(DiskCall.WRITE, 0, errno.EIO)
     disk.read_only = True
     crashed = disk.crash(everything_survives)
     crashed.open("f").write_at(0, b"X")
@@ -266,7 +266,7 @@ def test_the_journal_holds_every_operation_and_mark_in_order() -> None:
         Write(0, "f", 0, b"abc"),
         Truncate(0, "f", 1),
         Flush(0, "f"),
-        Mark("acknowledged: 17"),
+        JournalNote("acknowledged: 17"),
         Rename(0, "f", "g"),
         FlushDirectory(""),
         Write(0, "g", 1, b"z"),

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from escrowmq.testing.faulty_disk import FaultyDisk, Kind
+from escrowmq.testing.faulty_disk import DiskCall, FaultyDisk
 from escrowmq.testing.journal import Flush, Operation
 from escrowmq.testing.survivors import Only, Survivors, everything_survives, nothing_survives
 
@@ -22,7 +22,7 @@ def after(disk: FaultyDisk, survivors: Survivors) -> dict[str, bytes]:
     return disk.crash(survivors).snapshot()
 
 
-def failing(disk: FaultyDisk, kind: Kind, number: int) -> None:
+def failing(disk: FaultyDisk, kind: DiskCall, number: int) -> None:
     """Make the next call of this kind fail."""
     disk.fail_after(kind, 0, number)
 
@@ -33,7 +33,7 @@ def failing(disk: FaultyDisk, kind: Kind, number: int) -> None:
 def test_calls_fail_after_a_count_and_recover() -> None:
     disk = disk_with(f=b"")
     file = disk.open("f")
-    disk.fail_after(Kind.WRITE, 2, errno.EIO, times=2)
+    disk.fail_after(DiskCall.WRITE, 2, errno.EIO, times=2)
     outcomes = []
     for number in range(6):
         try:
@@ -46,7 +46,7 @@ def test_calls_fail_after_a_count_and_recover() -> None:
 
 def test_a_fault_can_last_for_ever_and_be_for_some_paths_only() -> None:
     disk = disk_with(log=b"", queue=b"")
-    disk.fail_after(Kind.WRITE, 0, errno.EIO, times=None, under="lo")
+    disk.fail_after(DiskCall.WRITE, 0, errno.EIO, times=None, under="lo")
     for _ in range(3):
         with pytest.raises(OSError, match="Input/output"):
             disk.open("log").write_at(0, b"x")
@@ -57,7 +57,7 @@ def test_a_fault_can_last_for_ever_and_be_for_some_paths_only() -> None:
 def test_a_failing_write_may_have_written_its_beginning() -> None:
     disk = disk_with(f=b"")
     file = disk.open("f")
-    disk.fail_after(Kind.WRITE, 0, errno.ENOSPC, short_bytes=2)
+    disk.fail_after(DiskCall.WRITE, 0, errno.ENOSPC, short_bytes=2)
     with pytest.raises(OSError, match="No space left"):
         file.write_at(0, b"abc")
     assert disk.snapshot() == {"f": b"ab"}
@@ -66,17 +66,19 @@ def test_a_failing_write_may_have_written_its_beginning() -> None:
 @pytest.mark.parametrize(
     ("kind", "call"),
     [
-        (Kind.READ, lambda disk: disk.open("f").read_at(0, 1)),
-        (Kind.TRUNCATE, lambda disk: disk.open("f").truncate(0)),
-        (Kind.FLUSH, lambda disk: disk.open("f").flush()),
-        (Kind.CREATE, lambda disk: disk.open("g", create=True)),
-        (Kind.RENAME, lambda disk: disk.rename("f", "g")),
-        (Kind.REMOVE, lambda disk: disk.remove("f")),
-        (Kind.MAKE_DIRECTORY, lambda disk: disk.make_directory("d")),
-        (Kind.FLUSH_DIRECTORY, lambda disk: disk.flush_directory("")),
+        (DiskCall.READ, lambda disk: disk.open("f").read_at(0, 1)),
+        (DiskCall.TRUNCATE, lambda disk: disk.open("f").truncate(0)),
+        (DiskCall.FLUSH, lambda disk: disk.open("f").flush()),
+        (DiskCall.CREATE, lambda disk: disk.open("g", create=True)),
+        (DiskCall.RENAME, lambda disk: disk.rename("f", "g")),
+        (DiskCall.REMOVE, lambda disk: disk.remove("f")),
+        (DiskCall.MAKE_DIRECTORY, lambda disk: disk.make_directory("d")),
+        (DiskCall.FLUSH_DIRECTORY, lambda disk: disk.flush_directory("")),
     ],
 )
-def test_every_call_can_be_made_to_fail(kind: Kind, call: Callable[[FaultyDisk], object]) -> None:
+def test_every_call_can_be_made_to_fail(
+    kind: DiskCall, call: Callable[[FaultyDisk], object]
+) -> None:
     disk = disk_with(f=b"abc")
     failing(disk, kind, errno.EIO)
     with pytest.raises(OSError, match="Input/output"):
@@ -90,7 +92,7 @@ def test_after_a_failed_flush_reads_still_show_what_is_lost() -> None:
     disk = disk_with(f=b"")
     file = disk.open("f")
     file.write_at(0, b"abc")
-    failing(disk, Kind.FLUSH, errno.EIO)
+    failing(disk, DiskCall.FLUSH, errno.EIO)
     with pytest.raises(OSError, match="Input/output"):
         file.flush()
     assert file.read_at(0, 3) == b"abc"
@@ -101,7 +103,7 @@ def test_a_later_flush_does_not_bring_back_what_a_failed_one_lost() -> None:
     disk = disk_with(f=b"")
     file = disk.open("f")
     file.write_at(0, b"abc")
-    failing(disk, Kind.FLUSH, errno.EIO)
+    failing(disk, DiskCall.FLUSH, errno.EIO)
     with pytest.raises(OSError, match="Input/output"):
         file.flush()
     file.write_at(3, b"def")
@@ -118,7 +120,7 @@ def test_a_part_may_have_reached_the_disk_before_the_flush_failed() -> None:
     file = disk.open("f")
     file.write_at(0, b"abc")
     file.write_at(3, b"def")
-    disk.fail_after(Kind.FLUSH, 0, errno.EIO, survivors=Only(1))
+    disk.fail_after(DiskCall.FLUSH, 0, errno.EIO, survivors=Only(1))
     with pytest.raises(OSError, match="Input/output"):
         file.flush()
     assert after(disk, nothing_survives) == {"f": b"\0\0\0def"}
@@ -128,7 +130,7 @@ def test_a_part_may_have_reached_the_disk_before_the_flush_failed() -> None:
 def test_names_still_wait_after_a_failed_flush_of_their_directory() -> None:
     disk = FaultyDisk()
     disk.open("f", create=True)
-    failing(disk, Kind.FLUSH_DIRECTORY, errno.EIO)
+    failing(disk, DiskCall.FLUSH_DIRECTORY, errno.EIO)
     with pytest.raises(OSError, match="Input/output"):
         disk.flush_directory("")
     assert after(disk, nothing_survives) == {}

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from escrowmq.client.check_answers import Check, Checker
 from escrowmq.client.config import ProducerConfig
-from escrowmq.client.consumer import Consumer
-from escrowmq.client.ledger_table import SqlLedger
-from escrowmq.client.messages import Message, Received
-from escrowmq.client.outgoing import Resolution
-from escrowmq.client.producing import Producing
+from escrowmq.client.consumer.consumer import Consumer
+from escrowmq.client.ledger.table import SqlLedger
+from escrowmq.client.messages.messages import Message, Received
+from escrowmq.client.producer.check_answers import Check, Checker
+from escrowmq.client.producer.producing import Producing
 from escrowmq.model.errors import RequestRefused, Unavailable
+from escrowmq.model.resolution import Resolution
 from escrowmq.testing import AsyncInProcessBroker, InProcessBroker
 from escrowmq.transaction.policy import CheckPolicy
 from tests.unit.broker.wire import eventually

@@ -9,7 +9,7 @@ import pytest
 
 from escrowmq.testing import MemoryEngine, message
 from escrowmq.testing.invariants import Witness
-from escrowmq.transaction.parts import Parts
+from escrowmq.transaction.memory.parts import TransactionParts
 from escrowmq.transaction.records import Decided, Record, Released, Span
 from escrowmq.transaction.states import State
 
@@ -67,7 +67,7 @@ def test_a_sound_core_is_not_accused() -> None:
         lambda engine: engine.core.heads.update({0: 1}),
         lambda engine: engine.core.heads.clear(),
         lambda engine: engine.core.parts.clear(),
-        lambda engine: engine.core.parts.update({4: Parts([(4, 1)], 1, 0)}),
+        lambda engine: engine.core.parts.update({4: TransactionParts([(4, 1)], 1, 0)}),
         # A queue end that no record gave.
         lambda engine: engine.core.queue_ends.__setitem__(9, 0),
         lambda engine: engine.core.queue_ends.__setitem__(0, 7),

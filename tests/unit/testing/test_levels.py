@@ -17,7 +17,7 @@ from escrowmq.transaction.commands import (
     Command,
     DecideBatch,
     Decision,
-    Held,
+    HoldReply,
     Prepare,
 )
 from tests.unit.transaction.steps import POLICY, STEPS, Pass, aimed
@@ -63,7 +63,7 @@ def heard(decision: Decision) -> object:
     carried forward recently, so it copies it again.
     """
     reply = decision.reply
-    if isinstance(reply, Held | Appended):
+    if isinstance(reply, HoldReply | Appended):
         reply = msgspec.structs.replace(reply, log_offsets=[])
     refused = decision.refused
     return reply, refused and (refused.code, refused.fields), decision.back_checks

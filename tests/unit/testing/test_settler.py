@@ -6,13 +6,14 @@ from collections.abc import Sequence
 
 import pytest
 
+from escrowmq.model.resolution import Resolution
 from escrowmq.model.verdict_outcome import VerdictOutcome
 from escrowmq.testing import AnsweringEngine, MemoryEngine, Settler, message
-from escrowmq.testing.settler import Round, Undecided
+from escrowmq.testing.settler import CheckableTransaction, Round
 from escrowmq.transaction.commands import Command, Decision, Verdict
 from escrowmq.transaction.policy import CheckPolicy
 from escrowmq.transaction.records import Answered, Parked
-from escrowmq.transaction.states import Resolution, State
+from escrowmq.transaction.states import State
 
 COMMIT, ROLLBACK, UNKNOWN = Resolution
 POLICY = CheckPolicy(checks_max=3, park_after_ms=1_000_000)
@@ -25,7 +26,7 @@ class Producers:
         self.answer = answer
         self.asked: list[str] = []
 
-    def __call__(self, half: Undecided) -> Resolution | None:
+    def __call__(self, half: CheckableTransaction) -> Resolution | None:
         if self.answer is not None:
             self.asked.append(half.transaction_id)
         return self.answer
@@ -137,7 +138,7 @@ def test_a_ledger_settles_with_no_producer_online(outcome: Resolution, state: St
     engine = engine_with("t", ledger="uuid")
     seen: list[str] = []
 
-    def look_up(half: Undecided) -> Resolution:
+    def look_up(half: CheckableTransaction) -> Resolution:
         seen.append(half.ledger)
         return outcome
 
@@ -200,7 +201,7 @@ class Overtaken:
         self._engine = engine
         self._facts = engine.undecided()
 
-    def undecided(self) -> Sequence[Undecided]:
+    def undecided(self) -> Sequence[CheckableTransaction]:
         return self._facts
 
     def submit(self, command: Command) -> Decision:
@@ -239,7 +240,7 @@ def test_an_answer_that_comes_after_the_opposite_decision_changes_nothing() -> N
     engine = engine_with("t")
     engine.clock.advance(seconds=6)
 
-    def slow(_half: Undecided) -> Resolution:
+    def slow(_half: CheckableTransaction) -> Resolution:
         engine.rollback(0)
         return COMMIT
 
@@ -254,7 +255,7 @@ class Broker:
         self._engine = engine
         self._outcome = outcome
 
-    def undecided(self) -> Sequence[Undecided]:
+    def undecided(self) -> Sequence[CheckableTransaction]:
         return self._engine.undecided()
 
     def obey(self, verdicts: Sequence[Verdict]) -> Sequence[VerdictOutcome]:

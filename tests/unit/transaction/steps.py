@@ -9,6 +9,7 @@ import msgspec
 from hypothesis import strategies as st
 
 from escrowmq.model.catalog import Group, Topic
+from escrowmq.model.resolution import Resolution
 from escrowmq.testing import MemoryEngine, message
 from escrowmq.transaction.commands import (
     Append,
@@ -38,7 +39,7 @@ from escrowmq.transaction.expiry_commands import (
     NoteUses,
 )
 from escrowmq.transaction.policy import CheckPolicy
-from escrowmq.transaction.states import Resolution, State
+from escrowmq.transaction.states import State
 
 POLICY = CheckPolicy(checks_max=2, messages_max=4, transaction_bytes_max=1_024)
 HOUR_MS = 3_600_000

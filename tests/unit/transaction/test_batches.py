@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from escrowmq.transaction.batches import AppBatches, Batches, SavedExpiredQueries
-from escrowmq.transaction.expired_names import BYTES
+from escrowmq.transaction.memory.batches import AppBatches, DecidedBatches, SavedExpiredQueries
+from escrowmq.transaction.memory.expired_names import BYTES
 from escrowmq.transaction.records import BatchDecided
 
 
@@ -37,7 +37,7 @@ def decided(
     ],
 )
 def test_a_batch_is_new_done_or_taken(query_id: str, batch_id: int | str, verdict: str) -> None:
-    batches = Batches()
+    batches = DecidedBatches()
     batches.apply(decided("q", 5), 100)
     batches.apply(decided("w", "write-1"), 200)
     assert batches.judge("app", query_id, batch_id) == verdict
@@ -45,14 +45,14 @@ def test_a_batch_is_new_done_or_taken(query_id: str, batch_id: int | str, verdic
 
 
 def test_the_highest_batch_never_goes_back() -> None:
-    batches = Batches()
+    batches = DecidedBatches()
     batches.apply(decided("q", 5), 100)
     batches.apply(decided("q", 3), 50)
     assert batches.apps["app"].highest == {"q": 5}
 
 
 def test_a_query_that_took_over_is_judged_by_its_own_batches() -> None:
-    batches = Batches()
+    batches = DecidedBatches()
     batches.apply(decided("old", 5), 0)
     batches.apply(decided("new", 6), 0)
     assert batches.judge("app", "new", 5) == "done"
@@ -61,7 +61,7 @@ def test_a_query_that_took_over_is_judged_by_its_own_batches() -> None:
 
 
 def test_names_are_kept_while_the_log_has_them() -> None:
-    batches = Batches()
+    batches = DecidedBatches()
     batches.apply(decided("q", 5), 100)
     batches.apply(decided("w", "early"), 100)
     batches.apply(decided("w", "late"), 200)
@@ -84,19 +84,19 @@ def test_names_are_kept_while_the_log_has_them() -> None:
     ],
 )
 def test_another_query_must_bring_the_same_rows(query_id: str, content: str, verdict: str) -> None:
-    batches = Batches()
+    batches = DecidedBatches()
     batches.apply(decided("q", "name", "20:aa"), 1)
     assert batches.judge("app", query_id, "name", content) == verdict
 
 
 def test_a_batch_of_which_nothing_was_said_has_no_content() -> None:
-    batches = Batches()
+    batches = DecidedBatches()
     batches.apply(decided("q", "name"), 1)
     assert batches.judge("app", "other", "name", "") == "taken"
 
 
 def test_a_gap_in_the_numbers_of_a_query_that_has_none_shows_that_decisions_are_lost() -> None:
-    batches = Batches()
+    batches = DecidedBatches()
     batches.apply(decided("q", 3), 1)
     # This query may leave out empty batches.
     assert not batches.is_after_gap("app", "q", 9)
@@ -115,7 +115,7 @@ def test_a_gap_in_the_numbers_of_a_query_that_has_none_shows_that_decisions_are_
 
 
 def test_an_expired_query_never_decides_a_batch_twice_and_may_go_on() -> None:
-    batches = Batches()
+    batches = DecidedBatches()
     batches.apply(decided("q", 5, is_gapless=True), 100, 1_000)
     assert list(batches.unused(["app", "no app"], 1_000)) == []
     assert list(batches.unused(["app", "no app"], 1_001)) == [("app", "q")]
@@ -134,7 +134,7 @@ def test_an_expired_query_never_decides_a_batch_twice_and_may_go_on() -> None:
 
 
 def test_other_queries_of_the_app_keep_their_numbers() -> None:
-    batches = Batches()
+    batches = DecidedBatches()
     batches.apply(decided("old", 9), 100, 1_000)
     batches.apply(decided("young", 20), 100, 9_000)
     batches.apply(decided("young", "name"), 100, 9_000)
@@ -157,7 +157,7 @@ def test_other_queries_of_the_app_keep_their_numbers() -> None:
 
 
 def test_expired_apps_take_a_fixed_space_and_none_of_their_batches_is_decided_twice() -> None:
-    batches = Batches()
+    batches = DecidedBatches()
     sizes = set()
     queries = [(f"app-{number}", "q", number % 100) for number in range(20_000)]
     for app_id, query_id, number in queries:
@@ -178,7 +178,7 @@ def test_expired_apps_take_a_fixed_space_and_none_of_their_batches_is_decided_tw
 
 
 def test_an_app_with_nothing_but_names_is_forgotten_with_the_last_of_them() -> None:
-    batches = Batches()
+    batches = DecidedBatches()
     batches.apply(decided("w", "early"), 100)
     batches.forget_below(100)
     assert list(batches.apps) == ["app"]
@@ -187,7 +187,7 @@ def test_an_app_with_nothing_but_names_is_forgotten_with_the_last_of_them() -> N
 
 
 def test_what_is_known_of_queries_survives_a_checkpoint() -> None:
-    batches, loaded = Batches(), Batches()
+    batches, loaded = DecidedBatches(), DecidedBatches()
     batches.apply(decided("q", 5), 100, 1_000)
     batches.expire([("app", "q")])
     saved = batches.saved()
@@ -198,7 +198,7 @@ def test_what_is_known_of_queries_survives_a_checkpoint() -> None:
     # A query without a time comes from a release that recorded none; its time counts from the load.
     saved["app"] = AppBatches({"old": 3})
     loaded.load(saved, SavedExpiredQueries(), 5_000)
-    assert not loaded.expired.has_query("app", "q")
+    assert not loaded.expired.queries.may_have("app", "q")
     assert list(loaded.unused(["app"], 5_001)) == [("app", "old")]
     assert list(loaded.unused(["app"], 5_000)) == []
     assert saved["app"].decided_at_ms == {}

@@ -267,7 +267,7 @@ def test_an_old_attempt_is_copied_before_it_becomes_visible() -> None:
     engine.clock.advance(ms=1)
     assert decide(engine, old, young).carries == (0,)
     assert bodies(engine) == [b"a", b"b"]
-    assert engine.core.moved_at_ms == {}
+    assert engine.core.carried_at_ms == {}
 
 
 def test_a_refused_or_finished_batch_copies_nothing() -> None:

@@ -9,7 +9,6 @@ import pytest
 from escrowmq.model.catalog import Group, Setting, Topic
 from escrowmq.model.limits_config import LimitsConfig
 from escrowmq.testing import MemoryEngine, message
-from escrowmq.transaction.catalog import Catalog
 from escrowmq.transaction.commands import (
     Cataloged,
     Command,
@@ -23,8 +22,9 @@ from escrowmq.transaction.commands import (
     RemoveSetting,
     RemoveTopic,
 )
-from escrowmq.transaction.expired_names import BYTES
-from escrowmq.transaction.names import DELETED_MAX, Names
+from escrowmq.transaction.memory.catalog import Catalog
+from escrowmq.transaction.memory.expired_names import BYTES
+from escrowmq.transaction.memory.names import DELETED_MAX, Names
 from escrowmq.transaction.records import (
     GroupPut,
     NamedQueue,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from escrowmq.model.errors import RequestRefused
+from escrowmq.model.resolution import Resolution
 from escrowmq.model.verdict_outcome import VerdictOutcome
 from escrowmq.testing import MemoryEngine, message
-from escrowmq.transaction.checking import outcome_of
 from escrowmq.transaction.commands import (
     CheckSent,
     Command,
@@ -17,9 +17,10 @@ from escrowmq.transaction.commands import (
     Verdict,
     VerdictKind,
 )
+from escrowmq.transaction.decisions.checking import outcome_of
 from escrowmq.transaction.policy import CheckPolicy
 from escrowmq.transaction.records import NEVER, Asked, Parked, Resumed
-from escrowmq.transaction.states import Resolution, State
+from escrowmq.transaction.states import State
 from escrowmq.transaction.table import Half
 
 DECIDED = [State.COMMITTED, State.ROLLED_BACK]

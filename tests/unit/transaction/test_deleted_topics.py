@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from escrowmq.model.catalog import Topic
+from escrowmq.model.resolution import Resolution
 from escrowmq.testing import MemoryEngine, message
-from escrowmq.transaction.checking import outcome_of
 from escrowmq.transaction.commands import (
     Abandon,
     AttemptClaim,
@@ -21,15 +21,16 @@ from escrowmq.transaction.commands import (
     Verdicts,
 )
 from escrowmq.transaction.core import Where
+from escrowmq.transaction.decisions.checking import outcome_of
 from escrowmq.transaction.records import (
     NOWHERE,
+    Carried,
     Decided,
-    Moved,
     Parked,
     Released,
     Span,
 )
-from escrowmq.transaction.states import Resolution, State
+from escrowmq.transaction.states import State
 from tests.unit.transaction.test_cataloging import bodies, code, engine_of, remove
 
 HOUR_MS = 3_600_000
@@ -201,7 +202,7 @@ def test_retention_does_not_carry_what_will_never_be_visible() -> None:
     engine.append(message(deliver_at_ms=at_ms))
     remove(engine)
     both = engine.submit(Carry(first=0))
-    assert [type(record) for record in both.records] == [Released, Moved]
+    assert [type(record) for record in both.records] == [Released, Carried]
     assert [half.half_offset for half in both.copies] == [1]
     alone = engine.submit(Carry(first=2))
     assert [type(record) for record in alone.records] == [Released]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from escrowmq.transaction.expired_names import BYTES, ExpiredNames, ExpiredNumbers
+from escrowmq.transaction.memory.expired_names import BYTES, ExpiredNames, ExpiredNumbers
 
 
 def test_a_name_that_was_added_is_always_found() -> None:

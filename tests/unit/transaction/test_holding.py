@@ -6,9 +6,9 @@ import pytest
 
 from escrowmq.model.errors import RequestRefused
 from escrowmq.model.limits_config import LimitsConfig
-from escrowmq.model.message import Message
+from escrowmq.model.message import SentMessage
 from escrowmq.testing import MemoryEngine, message
-from escrowmq.transaction.commands import Append, Decision, Held, Prepare
+from escrowmq.transaction.commands import Append, Decision, HoldReply, Prepare
 from escrowmq.transaction.policy import CheckPolicy
 from escrowmq.transaction.records import NEVER, UNNUMBERED, NamedOrigin, NamedQueue, Prepared
 from escrowmq.transaction.states import State
@@ -20,7 +20,7 @@ YEAR_MS = 365 * 24 * 3_600_000
 def prepare(
     engine: MemoryEngine,
     transaction_id: str,
-    *messages: Message,
+    *messages: SentMessage,
     group: str = "pay",
     number: int | None = None,
     bulk: bool = False,
@@ -36,9 +36,9 @@ def prepare(
     )
 
 
-def held(decision: Decision) -> Held:
+def held(decision: Decision) -> HoldReply:
     assert decision.refused is None
-    assert isinstance(decision.reply, Held)
+    assert isinstance(decision.reply, HoldReply)
     return decision.reply
 
 
@@ -163,7 +163,9 @@ def test_a_bulk_request_holds_as_many_messages_as_a_request_can_and_no_more() ->
     decision = engine.core.decide(
         Prepare(group="g", transaction_id="t", messages=(one,) * SPAN_MAX, number=0, bulk=True), 0
     )
-    assert held(decision).count == SPAN_MAX
+    (*_, prepared) = decision.records
+    assert isinstance(prepared, Prepared)
+    assert len(prepared.placed.queues) == SPAN_MAX
 
 
 def test_a_transaction_grows_to_its_number_of_messages_and_no_further() -> None:
@@ -186,8 +188,8 @@ def test_a_bulk_transaction_has_no_limit_but_that_of_each_request() -> None:
 
 def test_one_request_holds_as_many_bytes_as_the_policy_allows_and_no_more() -> None:
     engine = MemoryEngine(policy=CheckPolicy(transaction_bytes_max=2_048))
-    exact = Message(topic="orders", queue_id=0, body=bytes(2_000), properties=bytes(48))
-    over = Message(topic="orders", queue_id=0, body=bytes(2_001), properties=bytes(48))
+    exact = SentMessage(topic="orders", queue_id=0, body=bytes(2_000), properties=bytes(48))
+    over = SentMessage(topic="orders", queue_id=0, body=bytes(2_001), properties=bytes(48))
     assert held(prepare(engine, "t", exact)).count == 1
     assert refusal(prepare(engine, "u", over)).code == "request_too_large"
 

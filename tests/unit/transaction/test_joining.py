@@ -5,16 +5,17 @@ from __future__ import annotations
 import pytest
 
 from escrowmq.model.errors import RequestRefused
-from escrowmq.model.message import Message
+from escrowmq.model.message import SentMessage
+from escrowmq.model.resolution import Resolution
 from escrowmq.testing import MemoryEngine, message
-from escrowmq.transaction.commands import Decision, Held, Prepare
-from escrowmq.transaction.states import Resolution, State
+from escrowmq.transaction.commands import Decision, HoldReply, Prepare
+from escrowmq.transaction.states import State
 
 
 def prepare(
     engine: MemoryEngine,
     transaction_id: str,
-    *messages: Message,
+    *messages: SentMessage,
     group: str = "pay",
     number: int | None = None,
     bulk: bool = False,
@@ -30,9 +31,9 @@ def prepare(
     )
 
 
-def held(decision: Decision) -> Held:
+def held(decision: Decision) -> HoldReply:
     assert decision.refused is None
-    assert isinstance(decision.reply, Held)
+    assert isinstance(decision.reply, HoldReply)
     return decision.reply
 
 
@@ -87,7 +88,7 @@ def test_a_repeated_request_is_answered_as_the_first_time(number: int) -> None:
         (message(b"a"), message(b"b", queue_id=1)),
     ],
 )
-def test_a_number_used_again_for_other_messages_is_refused(other: tuple[Message, ...]) -> None:
+def test_a_number_used_again_for_other_messages_is_refused(other: tuple[SentMessage, ...]) -> None:
     """An answer that it is held would lose the new messages."""
     engine = MemoryEngine()
     prepare(engine, "t", message(b"a"), message(b"b"), number=0)
@@ -190,7 +191,7 @@ def test_a_client_that_sends_again_may_have_chosen_another_queue() -> None:
     ],
 )
 def test_a_reused_id_on_something_else_is_a_new_transaction(
-    again: tuple[Message, ...], group: str
+    again: tuple[SentMessage, ...], group: str
 ) -> None:
     engine = MemoryEngine()
     prepare(engine, "k", message(b"a"))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from escrowmq.model.resolution import Resolution
 from escrowmq.testing import MemoryEngine, message
-from escrowmq.transaction.commands import Abandon, Decision, Settled
+from escrowmq.transaction.commands import Abandon, Decision, EndReply
 from escrowmq.transaction.core import Where
-from escrowmq.transaction.losing import is_incomplete
+from escrowmq.transaction.decisions.losing import is_incomplete
 from escrowmq.transaction.records import Decided, Lost, Released
-from escrowmq.transaction.states import Resolution, State
+from escrowmq.transaction.states import State
 
 
 def abandon(engine: MemoryEngine, row: int) -> Decision:
@@ -40,7 +41,7 @@ def test_an_undecided_transaction_is_rolled_back_as_a_whole(
     if is_parked:
         engine.park(0)
     decision = abandon(engine, row)
-    assert isinstance(decision.reply, Settled)
+    assert isinstance(decision.reply, EndReply)
     assert (decision.reply.state, decision.reply.by) == (State.ROLLED_BACK, "repair")
     assert {engine.state(half) for half in range(4)} == {State.ROLLED_BACK}
     assert engine.pull("orders") == []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from escrowmq.transaction.names import Names
+from escrowmq.transaction.memory.names import Names
 from escrowmq.transaction.records import NamedQueue
 
 

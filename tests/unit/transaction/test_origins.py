@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from escrowmq.model.limits_config import DAY_MS, LimitsConfig
+from escrowmq.model.resolution import Resolution
 from escrowmq.testing import MemoryEngine, message
 from escrowmq.transaction.commands import Decision, End, Prepare
 from escrowmq.transaction.expiry_commands import (
     ExpireOrigins,
 )
-from escrowmq.transaction.origins import EXPIRED, Origins
+from escrowmq.transaction.memory.origins import EXPIRED, Origins
 from escrowmq.transaction.records import NamedOrigin, OriginsExpired
-from escrowmq.transaction.states import Resolution
 
 EXPIRE_MS = 30 * DAY_MS
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from escrowmq.transaction.parts import Parts, PartsByHead
+from escrowmq.transaction.memory.parts import PartsByHead, TransactionParts
 
 
 def test_a_transaction_that_grows_leaves_frozen_parts_as_they_were() -> None:
-    known = PartsByHead({7: Parts([(7, 1), (9, 2)], 3, 30)})
+    known = PartsByHead({7: TransactionParts([(7, 1), (9, 2)], 3, 30)})
     frozen = known.frozen()
     parts = known.to_grow(7)
     assert parts is not None
@@ -17,7 +17,7 @@ def test_a_transaction_that_grows_leaves_frozen_parts_as_they_were() -> None:
 
 def test_parts_are_copied_once_after_each_freeze() -> None:
     known = PartsByHead()
-    known.add(7, Parts([(7, 1), (9, 2)], 3, 30))
+    known.add(7, TransactionParts([(7, 1), (9, 2)], 3, 30))
     first = known.to_grow(7)
     assert known.to_grow(7) is first
     known.frozen()

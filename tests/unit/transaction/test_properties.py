@@ -60,7 +60,7 @@ def state_of(engine: MemoryEngine) -> dict[str, Any]:
         "heads": core.heads,
         "delays": core.delays,
         "resumed_at_ms": core.resumed_at_ms,
-        "moved_at_ms": core.moved_at_ms,
+        "carried_at_ms": core.carried_at_ms,
         "batches": (msgspec.to_builtins(core.batches.apps), core.batches.expired.saved()),
     }
 

@@ -6,10 +6,12 @@ import ast
 import inspect
 from fractions import Fraction
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from escrowmq.testing import MemoryEngine, message
 from escrowmq.transaction import rules
 from escrowmq.transaction.policy import CheckPolicy
 from escrowmq.transaction.rules import (
@@ -19,7 +21,6 @@ from escrowmq.transaction.rules import (
     HalfFacts,
     check_wait_ms,
     due,
-    first_check_at_ms,
 )
 from escrowmq.transaction.states import State
 
@@ -144,7 +145,11 @@ def test_every_half_is_due_for_something(
 
 
 def test_the_first_check_comes_check_after_ms_after_the_broker_stored_the_half() -> None:
-    assert first_check_at_ms(1_700_000_000_000, 6_000) == 1_700_000_006_000
+    engine = MemoryEngine()
+    held = engine.prepare("t", msgspec.structs.replace(message(), born_at_ms=1))
+    half = engine.core.half(held.half_offset)
+    assert half is not None
+    assert half.next_at_ms == engine.clock.now_ms() + engine.policy.check_after_ms
 
 
 def test_with_the_defaults_every_wait_is_thirty_seconds() -> None:

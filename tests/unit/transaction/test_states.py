@@ -6,7 +6,8 @@ from itertools import product
 
 import pytest
 
-from escrowmq.transaction.states import MOVES, SETTLES, TRANSITIONS, Resolution, State, Transition
+from escrowmq.model.resolution import Resolution
+from escrowmq.transaction.states import MOVES, RESOLVES, TRANSITIONS, State, Transition
 
 
 @pytest.mark.parametrize(
@@ -61,7 +62,7 @@ ANSWERS = [
 def test_an_answer_leads_where_the_table_says(
     state: State, resolution: Resolution, target: State | None
 ) -> None:
-    assert SETTLES.get((state, resolution)) is target
+    assert RESOLVES.get((state, resolution)) is target
 
 
 def test_the_answers_above_are_all_pairs() -> None:

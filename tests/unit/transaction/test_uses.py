@@ -16,8 +16,8 @@ from escrowmq.transaction.commands import (
     RemoveTopic,
 )
 from escrowmq.transaction.expiry_commands import ExpireGroups, ExpireTopic, NoteUses
+from escrowmq.transaction.memory.uses import NameUses, slack_ms
 from escrowmq.transaction.records import GroupRemoved, NamesUsed, Record, TopicRemoved
-from escrowmq.transaction.uses import NameUses, slack_ms
 
 EXPIRE_MS = 30 * DAY_MS
 LATER_MS = EXPIRE_MS + DAY_MS + 1

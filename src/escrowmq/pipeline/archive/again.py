@@ -11,17 +11,15 @@ from datetime import UTC, datetime
 
 import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
 import pyarrow.compute as pc  # type: ignore[import-untyped]
-from deltalake import DeltaTable
 
-from escrowmq.pipeline.lake.tables import DATE
+from escrowmq.pipeline.lake.delta import Lake
+from escrowmq.pipeline.lake.tables import DATE, MESSAGES
 
 #: The columns that tell a message from another one at the same position in another history.
 _IDENTITY = ("broker", "topic", "log_offset", "stored_at_ms", "unique_key")
 
 
-def without_known(
-    batch: pa.RecordBatch, forks: Mapping[str, int], uri: str, storage: Mapping[str, str]
-) -> pa.RecordBatch:
+def without_known(batch: pa.RecordBatch, forks: Mapping[str, int], lake: Lake) -> pa.RecordBatch:
     """The rows that the table of messages does not have from another history. Runs in a task."""
     is_suspect = pa.repeat(pa.scalar(value=False), batch.num_rows)
     for broker, log_offset in forks.items():
@@ -30,7 +28,7 @@ def without_known(
     suspects = batch.filter(is_suspect)
     if not suspects.num_rows:
         return batch
-    known = _known(suspects, uri, storage)
+    known = _known(suspects, lake)
     is_new = [
         not suspect or identity not in known
         for suspect, identity in zip(is_suspect.to_pylist(), _identities(batch), strict=True)
@@ -38,9 +36,7 @@ def without_known(
     return batch.filter(pa.array(is_new, pa.bool_()))
 
 
-def _known(
-    suspects: pa.RecordBatch, uri: str, storage: Mapping[str, str]
-) -> set[tuple[object, ...]]:
+def _known(suspects: pa.RecordBatch, lake: Lake) -> set[tuple[object, ...]]:
     # No message was visible before it was stored.
     first_ms = pc.min(suspects["stored_at_ms"]).as_py()
     first_day = datetime.fromtimestamp(first_ms / 1_000, UTC).date()
@@ -49,8 +45,9 @@ def _known(
         & pc.field("topic").isin(pc.unique(suspects["topic"]))
         & pc.field("log_offset").isin(suspects["log_offset"])
     )
-    table = DeltaTable(uri, storage_options=dict(storage))
-    found = table.to_pyarrow_dataset().to_table(columns=list(_IDENTITY), filter=wanted)
+    found = (
+        lake.open(MESSAGES).to_pyarrow_dataset().to_table(columns=list(_IDENTITY), filter=wanted)
+    )
     return set(_identities(found))
 
 

@@ -17,7 +17,6 @@ from escrowmq.model.event_log import event_log
 from escrowmq.pipeline.archive.events import EventStream
 from escrowmq.pipeline.archive.messages import MessageStream
 from escrowmq.pipeline.archive.progress import ProgressWatch
-from escrowmq.pipeline.archive.rounds import append_rounds
 from escrowmq.pipeline.archive.stream import ArchiveOptions, ArchiveStream
 from escrowmq.pipeline.lake.delta import Lake
 from escrowmq.pipeline.lake.tables import PROGRESS, QUARANTINE
@@ -91,16 +90,15 @@ class Archive:
         finally:
             self.rest()
 
-    def run(self, rounds: Sequence[Mapping[str, Any]] = ()) -> ArchiveSummary:
-        """Archive the current data and these summaries of rounds. The streams continue.
+    def run(self) -> ArchiveSummary:
+        """Archive the current data. The streams continue.
 
         They archive new data once per interval. Raises the same errors as ``once``. The next run
         restarts a stream that ended.
         """
         until_s = time.monotonic() + RUN_S_MAX
-        append_rounds(self._lake, rounds)
-        trigger = {"processingTime": f"{self._interval_ms} milliseconds"}
-        return self._summary(trigger, lambda stream: stream.catch_up(until_s))
+        every = f"{self._interval_ms} milliseconds"
+        return self._summary({"processingTime": every}, lambda stream: stream.catch_up(until_s))
 
     def rest(self) -> None:
         """Stop the streams and free their memory. The next run starts them again."""
@@ -137,15 +135,10 @@ class Archive:
             is_complete=is_complete,
             took_ms=int((time.monotonic() - begun) * 1_000),
         )
-        _tell(summary)
+        log.info("archive_done", extra=asdict(summary))
+        if quarantined := rows[QUARANTINE.name]:
+            log.warning("messages_quarantined", extra={"message_count": quarantined})
         return summary
-
-
-def _tell(summary: ArchiveSummary) -> None:
-    log.info("archive_done", extra=asdict(summary))
-    quarantined = summary.rows.get(QUARANTINE.name)
-    if quarantined:
-        log.warning("messages_quarantined", extra={"message_count": quarantined})
 
 
 def archive_once(

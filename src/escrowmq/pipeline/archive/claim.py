@@ -45,10 +45,10 @@ NO_BATCH = -1
 #: Spark's files in a checkpoint: its identity, and what each batch reads.
 _SPARKS_FILE = "metadata"
 _PLANS = "offsets"
-_REMEDY = "delete this checkpoint: a new one goes on from what the lake has"
+_REMEDY = "delete this checkpoint; a new one continues from what the lake has"
 
 
-class Place(NamedTuple):
+class TableOwner(NamedTuple):
     """What a table records about its owner."""
 
     owner: int
@@ -71,10 +71,10 @@ class Note(msgspec.Struct, frozen=True):
     #: Where its stream began: the option ``startingOffsets``.
     starting: str
     #: What the table recorded then; None if it had no owner.
-    after: Place | None
+    after: TableOwner | None
 
 
-class Claim:
+class TableClaim:
     """A checkpoint's right to append to a table. Used on the driver."""
 
     def __init__(self, table: LakeTable, files: FileSystem, note: Note) -> None:
@@ -93,7 +93,7 @@ class Claim:
             RequestRefused: ``archive_superseded``, ``lake_behind_checkpoint``,
                 ``checkpoint_behind_lake``.
         """
-        place = Place(self.archive_id, batch, _fingerprint(self._plan(batch)))
+        place = TableOwner(self.archive_id, batch, _fingerprint(self._plan(batch)))
 
         def ask(delta: DeltaTable) -> Sequence[Transaction] | None:
             there = self.place(delta)
@@ -107,10 +107,9 @@ class Claim:
 
     def planned(self, batch: int) -> dict[str, Any]:
         """The planned end offsets of a batch, in the format of the source's reader."""
-        offsets: dict[str, Any] = msgspec.json.decode(self._plan(batch).splitlines()[-1])
-        return offsets
+        return dict(msgspec.json.decode(self._plan(batch).splitlines()[-1]))
 
-    def place(self, delta: DeltaTable) -> Place:
+    def place(self, delta: DeltaTable) -> TableOwner:
         """What the table records, as long as this checkpoint owns it."""
         there = place_of(delta)
         if there is None or there.owner != self.archive_id:
@@ -127,12 +126,12 @@ class Claim:
             raise self._behind(batch)
         return plan
 
-    def _apart(self, place: Place, there: Place) -> RequestRefused:
+    def _apart(self, place: TableOwner, there: TableOwner) -> RequestRefused:
         if place.batch < there.batch + 1:
             return self._behind(there.batch)
         return RequestRefused(
             "lake_behind_checkpoint",
-            f"the table was set back, or its last files were lost; {_REMEDY}",
+            f"the table was restored to an older version, or lost its last files; {_REMEDY}",
             table=self.table.name,
             batch=place.batch,
             batch_in_table=there.batch,
@@ -141,18 +140,18 @@ class Claim:
     def _behind(self, batch: int) -> RequestRefused:
         return RequestRefused(
             "checkpoint_behind_lake",
-            f"the checkpoint was set back: the table has a batch that it lacks; {_REMEDY}",
+            f"the checkpoint is an older copy and lacks a batch that the table has; {_REMEDY}",
             table=self.table.name,
             batch_in_table=batch,
         )
 
 
-def place_of(delta: DeltaTable) -> Place | None:
+def place_of(delta: DeltaTable) -> TableOwner | None:
     """What the table records about its owner; None if it never had one."""
     owner, batch, plan = (delta.transaction_version(name) for name in (OWNER, BATCH, PLAN))
-    if owner is None or batch is None or plan is None:
-        return None
-    return Place(owner, batch, plan)
+    return (
+        None if owner is None or batch is None or plan is None else TableOwner(owner, batch, plan)
+    )
 
 
 def last_batch(delta: DeltaTable, archive_id: int) -> int | None:
@@ -173,8 +172,8 @@ def claim(
     table: LakeTable,
     checkpoint: str,
     storage: Mapping[str, str],
-    take_over: Callable[[Place], str],
-) -> Claim:
+    take_over: Callable[[TableOwner], str],
+) -> TableClaim:
     """Make this checkpoint the owner of the table. Runs on the driver, before the stream starts.
 
     `take_over` is called if there was another owner. It returns where the stream begins. It must
@@ -202,7 +201,7 @@ def claim(
                 extra={"table": table.name, "checkpoint": checkpoint, "batch": place.batch},
             )
     lake.commit(table, (), _becoming_owner(table, note))
-    return Claim(table, files, note)
+    return TableClaim(table, files, note)
 
 
 def _becoming_owner(table: LakeTable, note: Note) -> Entitlement:
@@ -213,7 +212,7 @@ def _becoming_owner(table: LakeTable, note: Note) -> Entitlement:
         if place != note.after:
             raise _superseded(table)
         ended = [] if place is None else [Transaction(f"{ENDED}/{place.owner}", place.batch)]
-        return [*Place(note.archive_id, NO_BATCH, 0).transactions(), *ended]
+        return [*TableOwner(note.archive_id, NO_BATCH, 0).transactions(), *ended]
 
     return ask
 

@@ -6,9 +6,9 @@ import json
 
 from pyspark.sql import functions as F  # noqa: N812 -- the name that every Spark reader knows
 
-from escrowmq.pipeline.archive.claim import Claim, Place
+from escrowmq.pipeline.archive.claim import TableClaim, TableOwner
 from escrowmq.pipeline.archive.stream import ArchiveStream
-from escrowmq.pipeline.archive.tasks import EVENT_COLUMNS, Batch, Target, WriteEvents, written_by
+from escrowmq.pipeline.archive.tasks import EVENT_COLUMNS, Batch, WriteEvents, written_by
 from escrowmq.pipeline.lake.files import WrittenFile
 from escrowmq.pipeline.lake.marks import is_marked, marked_end, with_marks
 from escrowmq.pipeline.lake.tables import TRANSACTIONS
@@ -30,14 +30,12 @@ class EventStream(ArchiveStream):
             "columns": ",".join(EVENT_COLUMNS),
         }
 
-    def _write(self, owner: Claim, batch: Batch) -> list[WrittenFile]:
-        task = WriteEvents(Target.of(self._lake, TRANSACTIONS))
-        files = written_by(self._spark, batch, task)
+    def _write(self, owner: TableClaim, batch: Batch) -> list[WrittenFile]:
+        files = written_by(self._spark, batch, WriteEvents(self._lake))
         entitled = with_marks(owner.entitled(batch.number), batch.marks)
-        is_new = self._lake.commit(TRANSACTIONS, files, entitled)
-        return files if is_new else []
+        return files if self._lake.commit(TRANSACTIONS, files, entitled) else []
 
-    def _take_over(self, _place: Place) -> str:
+    def _take_over(self, _place: TableOwner) -> str:
         events = self._lake.read(self._spark, TRANSACTIONS)
         ends = events.groupBy(BROKER).agg(F.max(LOG_OFFSET).alias("last")).collect()
         starts = {row[BROKER]: row["last"] + 1 for row in ends}

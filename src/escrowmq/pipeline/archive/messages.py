@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 
-from deltalake import DeltaTable, Transaction
+from pyspark.sql import functions as F  # noqa: N812 -- the name that every Spark reader knows
 
-from escrowmq.pipeline.archive.claim import Claim, Place, last_batch
+from escrowmq.pipeline.archive.claim import TableClaim, TableOwner, last_batch
 from escrowmq.pipeline.archive.stream import ArchiveStream
 from escrowmq.pipeline.archive.tasks import (
     MESSAGE_COLUMNS,
     Batch,
-    Target,
     WriteMessages,
     written_by,
 )
@@ -22,6 +21,7 @@ from escrowmq.pipeline.lake.marks import (
     forks_of,
     is_marked,
     marked_end,
+    once,
     with_marks,
 )
 from escrowmq.pipeline.lake.tables import MESSAGES, QUARANTINE
@@ -47,27 +47,22 @@ class MessageStream(ArchiveStream):
             "retryMs": str(self._options.patience_ms),
         }
 
-    def _write(self, owner: Claim, batch: Batch) -> list[WrittenFile]:
+    def _write(self, owner: TableClaim, batch: Batch) -> list[WrittenFile]:
         self._lake.open(QUARANTINE)
-        messages, quarantine = (Target.of(self._lake, table) for table in (MESSAGES, QUARANTINE))
         names = {part.broker_name for part in batch.parts if isinstance(part, RangesPartition)}
         forks = forks_of(self._lake.open(MESSAGES), names | batch.forks.keys(), batch.forks)
-        task = WriteMessages(messages, quarantine, owner.archive_id, batch.number, forks)
+        task = WriteMessages(self._lake, owner.archive_id, batch.number, forks)
         files = written_by(self._spark, batch, task)
         poison = [file for file in files if file.table == QUARANTINE.name]
         # Quarantine first: once the messages are committed, this batch does not run again.
         if poison:
             self._lake.commit(QUARANTINE, poison, _once(owner.archive_id, batch.number))
         good = [file for file in files if file.table == MESSAGES.name]
-        new_forks = {broker: forks[broker] for broker in batch.forks}
-        marks = [*batch.marks, *fork_marks(new_forks)]
-        entitled = with_marks(owner.entitled(batch.number), marks)
-        is_new = self._lake.commit(MESSAGES, good, entitled)
-        return files if is_new else []
+        new_forks = fork_marks({broker: forks[broker] for broker in batch.forks})
+        entitled = with_marks(owner.entitled(batch.number), [*batch.marks, *new_forks])
+        return files if self._lake.commit(MESSAGES, good, entitled) else []
 
-    def _take_over(self, _place: Place) -> str:
-        from pyspark.sql import functions as F  # noqa: N812 -- the name that every reader knows
-
+    def _take_over(self, _place: TableOwner) -> str:
         queue = ("broker", "topic", "queue_id")
         messages = self._lake.open(MESSAGES)
         good = self._lake.read(self._spark, MESSAGES)
@@ -89,7 +84,7 @@ class MessageStream(ArchiveStream):
             topics.setdefault(row.topic, {})[row.queue_id] = end
         return json.dumps(starts)
 
-    def _clean_up(self, owner: Claim) -> None:
+    def _clean_up(self, owner: TableClaim) -> None:
         assert owner.after is not None, "it has a predecessor"
         last_batches = {owner.after.owner: owner.after.batch, **self._last_batches()}
         last_batches.pop(owner.archive_id, None)
@@ -110,10 +105,4 @@ class MessageStream(ArchiveStream):
 
 def _once(archive_id: int, batch: int) -> Entitlement:
     """Add a batch of this owner to the quarantine once. The table of messages decides the owner."""
-    app = f"escrowmq/quarantine/{archive_id}"
-
-    def ask(delta: DeltaTable) -> list[Transaction] | None:
-        last = delta.transaction_version(app)
-        return None if last is not None and last >= batch else [Transaction(app, batch)]
-
-    return ask
+    return once(f"escrowmq/quarantine/{archive_id}", batch)

@@ -8,18 +8,17 @@ same change, the table accepts only one of them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
 from deltalake import DeltaTable, Transaction
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 -- the name that every Spark reader knows
 
-from escrowmq.client.own_calls import OwnCalls
+from escrowmq.client.network.native_calls import NativeCalls
 from escrowmq.pipeline.lake.delta import Entitlement, Lake
 from escrowmq.pipeline.lake.tables import PROGRESS
-from escrowmq.protocol.own import OwnCode
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from escrowmq.protocol.native.requests import NativeCode
 
 LOOKS = "escrowmq/progress/looks"
 """The app transaction that counts the commits."""
@@ -28,7 +27,7 @@ CHANGES_MAX = 100_000
 """The most rows of one commit. The rest waits for the next look."""
 
 
-class Reader(NamedTuple):
+class GroupQueue(NamedTuple):
     """A consumer group in a queue of a broker."""
 
     broker: str
@@ -40,7 +39,7 @@ class Reader(NamedTuple):
 class Change(NamedTuple):
     """A consumer group's offset has changed."""
 
-    reader: Reader
+    reader: GroupQueue
     #: None if the group was not seen before.
     before: int | None
     after: int
@@ -53,7 +52,7 @@ class ProgressWatch:
     def __init__(self, spark: SparkSession, lake: Lake) -> None:
         self._spark = spark
         self._lake = lake
-        self._offsets: dict[Reader, int] = {}
+        self._offsets: dict[GroupQueue, int] = {}
         #: The count of commits that these offsets belong to; None before the first look.
         self._look: int | None = None
 
@@ -75,34 +74,29 @@ class ProgressWatch:
             }
             for change in changes
         ]
-        batch = pa.RecordBatch.from_pylist(rows, schema=_SCHEMA)
+        batch = pa.RecordBatch.from_pylist(rows, schema=PROGRESS.file_schema())
         if not self._lake.append(PROGRESS, batch, _after(looks)):
             return 0
         self._look = looks + 1
         self._offsets |= {change.reader: change.after for change in changes}
         return len(changes)
 
-    def _told(self) -> dict[Reader, int]:
+    def _told(self) -> dict[GroupQueue, int]:
         """The newest offsets in the table."""
-        from pyspark.sql import functions as F  # noqa: N812 -- the name that every reader knows
-
         progress = self._lake.read(self._spark, PROGRESS)
         newest = F.max_by("offset_after", "seen_at_ms").alias("offset_after")
-        told = progress.groupBy(*Reader._fields).agg(newest).collect()
-        return {Reader(*row[:-1]): row[-1] for row in told}
+        by_reader = progress.groupBy(*GroupQueue._fields).agg(newest)
+        return {GroupQueue(*row[:-1]): row[-1] for row in by_reader.collect()}
 
     def _changes(self, address: str) -> Iterator[Change]:
-        with OwnCalls(address) as calls:
-            broker = calls.call(OwnCode.STATUS).header.broker
-            for page in calls.pages(OwnCode.LIST_OFFSETS):
+        with NativeCalls(address) as calls:
+            broker = calls.call(NativeCode.STATUS).header.broker
+            for page in calls.pages(NativeCode.LIST_OFFSETS):
                 for row in page.rows:
-                    reader = Reader(broker, row.group, row.topic, row.queue_id)
+                    reader = GroupQueue(broker, row.group, row.topic, row.queue_id)
                     before = self._offsets.get(reader)
                     if before != row.offset:
                         yield Change(reader, before, row.offset, page.header.now_ms)
-
-
-_SCHEMA = pa.schema([f for f in PROGRESS.arrow_schema() if f.name in PROGRESS.columns])
 
 
 def _after(looks: int) -> Entitlement:

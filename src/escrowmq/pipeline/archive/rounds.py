@@ -9,7 +9,7 @@ import msgspec
 import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
 
 from escrowmq.pipeline.lake.delta import Lake
-from escrowmq.pipeline.lake.tables import DATE, SETTLE_ROUNDS
+from escrowmq.pipeline.lake.tables import SETTLE_ROUNDS
 
 DETAIL = "detail"
 
@@ -18,8 +18,8 @@ def append_rounds(lake: Lake, rounds: Sequence[Mapping[str, Any]]) -> None:
     """Append summaries of rounds, given as mappings of their fields. All of them, or none."""
     if not rounds:
         return
-    schema = pa.schema([f for f in SETTLE_ROUNDS.arrow_schema() if f.name != DATE])
-    rows = pa.RecordBatch.from_pylist([_row(facts) for facts in rounds], schema=schema)
+    made = [_row(facts) for facts in rounds]
+    rows = pa.RecordBatch.from_pylist(made, schema=SETTLE_ROUNDS.file_schema())
     lake.append(SETTLE_ROUNDS, rows, lambda _: ())
 
 

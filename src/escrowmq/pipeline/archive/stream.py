@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from escrowmq.model.errors import EscrowError, Unavailable
-from escrowmq.pipeline.archive.claim import NO_BATCH, Claim, Place, claim
+from escrowmq.pipeline.archive.claim import NO_BATCH, TableClaim, TableOwner, claim
 from escrowmq.pipeline.archive.tasks import Batch
 from escrowmq.pipeline.data_source import EscrowSource
 from escrowmq.pipeline.lake.delta import Lake
@@ -105,17 +105,17 @@ class ArchiveStream(ABC):
         """The options of the source."""
 
     @abstractmethod
-    def _write(self, owner: Claim, batch: Batch) -> list[WrittenFile]:
+    def _write(self, owner: TableClaim, batch: Batch) -> list[WrittenFile]:
         """Write and commit a batch that is not committed yet. Return the committed files."""
 
     @abstractmethod
-    def _take_over(self, place: Place) -> str:
+    def _take_over(self, place: TableOwner) -> str:
         """Where the stream begins after another owner.
 
         Must change nothing: that owner may be alive.
         """
 
-    def _clean_up(self, owner: Claim) -> None:  # noqa: B027 -- most streams leave nothing behind
+    def _clean_up(self, owner: TableClaim) -> None:  # noqa: B027 -- most streams leave nothing behind
         """Remove rows of former owners' batches that these can no longer commit."""
 
     # The life cycle.
@@ -204,7 +204,7 @@ class ArchiveStream(ABC):
         cause = str(self._error or ended)[:CAUSE_CHARACTERS_MAX]
         raise Unavailable("archive_failed", "see cause", table=self.table.name, cause=cause)
 
-    def _run(self, owner: Claim, batch: int) -> None:
+    def _run(self, owner: TableClaim, batch: int) -> None:
         """Run one batch. Spark calls this in its own thread."""
         try:
             entitled = owner.entitled(batch)
@@ -218,7 +218,7 @@ class ArchiveStream(ABC):
             self._position = owner.planned(batch)
             self._news.notify_all()
 
-    def _planned(self, owner: Claim, batch: int) -> Batch:
+    def _planned(self, owner: TableClaim, batch: int) -> Batch:
         assert self._reader is not None
         start = owner.planned(batch - 1) if batch else self._reader.initialOffset()
         end = owner.planned(batch)

@@ -19,8 +19,8 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 
 from escrowmq.pipeline.archive.again import without_known
 from escrowmq.pipeline.lake.delta import Lake
-from escrowmq.pipeline.lake.files import TableFiles, WrittenFile
-from escrowmq.pipeline.lake.tables import MESSAGES, QUARANTINE, TRANSACTIONS, LakeTable
+from escrowmq.pipeline.lake.files import WrittenFile
+from escrowmq.pipeline.lake.tables import MESSAGES, QUARANTINE, TRANSACTIONS
 from escrowmq.pipeline.views.facts import BROKER, BROKER_NAME
 
 if TYPE_CHECKING:
@@ -30,24 +30,6 @@ if TYPE_CHECKING:
 
 QUARANTINED_BYTES_MAX = 256 * 1024
 """The most bytes of a body that the quarantine keeps."""
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """Where files of one table go."""
-
-    table: LakeTable
-    uri: str
-    storage: Mapping[str, str]
-
-    @classmethod
-    def of(cls, lake: Lake, table: LakeTable) -> Target:
-        """The target for a table of this lake."""
-        return cls(table, lake.uri_of(table), lake.storage)
-
-    def files(self) -> TableFiles:
-        """A writer of files."""
-        return TableFiles(self.table, self.uri, self.storage)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +53,11 @@ Task: TypeAlias = Callable[[Iterable[pa.RecordBatch]], list[WrittenFile]]
 class WriteEvents:
     """Writes events of transactions."""
 
-    events: Target
+    lake: Lake
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> list[WrittenFile]:
         """Runs in a task."""
-        files = self.events.files()
+        files = self.lake.files(TRANSACTIONS)
         for batch in batches:
             # An address may change, but a name stays.
             names = [BROKER if name == BROKER_NAME else name for name in batch.schema.names]
@@ -87,8 +69,7 @@ class WriteEvents:
 class WriteMessages:
     """Writes messages to their table, and those with a problem to the quarantine."""
 
-    messages: Target
-    quarantine: Target
+    lake: Lake
     archive_id: int
     batch: int
     #: By broker, the log offset below which messages may also be visible in another history.
@@ -96,9 +77,9 @@ class WriteMessages:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> list[WrittenFile]:
         """Runs in a task."""
-        messages, quarantine = self.messages.files(), self.quarantine.files()
+        messages, quarantine = self.lake.files(MESSAGES), self.lake.files(QUARANTINE)
         for rows in batches:
-            batch = without_known(rows, self.forks, self.messages.uri, self.messages.storage)
+            batch = without_known(rows, self.forks, self.lake)
             problems = batch.column("problem")
             if problems.null_count == batch.num_rows:
                 messages.add(batch)
@@ -138,7 +119,7 @@ def _work(
     return task(chain.from_iterable(map(reader.read, parts)))
 
 
-MESSAGE_COLUMNS = (*(name for name in MESSAGES.columns), "sys_flag", "problem")
+MESSAGE_COLUMNS = (*MESSAGES.columns, "sys_flag", "problem")
 """The source's columns that the tasks need."""
 
 assert set(QUARANTINE.columns) <= {*MESSAGE_COLUMNS, "body_bytes", "archive_id", "batch"}

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from escrowmq.pipeline.audit.findings import Finding
+from escrowmq.pipeline.audit.findings import FindingName
 from escrowmq.transaction.states import State
 
 Rows = npt.NDArray[Any]
@@ -36,7 +36,7 @@ NONE = -1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evidence:
+class RangeEvidence:
     """The evidence about the half offsets from ``base`` on, by source."""
 
     base: int
@@ -53,10 +53,10 @@ class Evidence:
 
 
 @dataclass(frozen=True)
-class Found:
+class ArrayFindings:
     """Findings of one name: where, and what each side says."""
 
-    finding: Finding
+    finding: FindingName
     half_offset: Rows
     head: Rows
     message_count: Rows
@@ -69,7 +69,7 @@ class Found:
 class Folded:
     """The result of one range."""
 
-    found: list[Found]
+    found: list[ArrayFindings]
     #: Requests of transactions with several requests, each with its state. The states must agree.
     parts: Rows
     counts: dict[str, int]

@@ -6,16 +6,18 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 -- the name that every Spark reader knows
 
-from escrowmq.client.databases import opener_of, reading
+from escrowmq.client.database.connections import DatabaseConnection
+from escrowmq.client.database.databases import opener_of, reading
 from escrowmq.model.errors import EscrowError, RequestRefused, Unavailable
 from escrowmq.pipeline.audit.business_events import EVENT, BusinessEvent, by_event
-from escrowmq.pipeline.audit.findings import Finding
-from escrowmq.pipeline.audit.joins import NAME
+from escrowmq.pipeline.audit.cases import as_findings
+from escrowmq.pipeline.audit.findings import FindingName
 from escrowmq.pipeline.source.message_columns import (
     KEYS,
     PROPERTIES,
@@ -24,13 +26,8 @@ from escrowmq.pipeline.source.message_columns import (
     TOPIC,
     VISIBLE_AT_MS,
 )
-from escrowmq.pipeline.views.facts import AT_MS, DETAIL, HALF_OFFSET, PRODUCER_GROUP, TRANSACTION_ID
 from escrowmq.pipeline.views.facts import BROKER_NAME as BROKER
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
-
-    from escrowmq.client.links import Link
+from escrowmq.pipeline.views.facts import TRANSACTION_ID
 
 PAGE_ROWS = 10_000
 LOCK_WAIT_MS = 10_000
@@ -60,7 +57,9 @@ class BusinessTable:
     def __post_init__(self) -> None:
         for option, name in (("--business-table", self.table), ("--key", self.key)):
             if not _NAME.fullmatch(name):
-                raise RequestRefused("bad_option", "a plain name", option=option, value=name[:256])
+                raise RequestRefused(
+                    "bad_option", "must be a plain name", option=option, value=name[:256]
+                )
         if self.message_key != KEYS and not self.property_name:
             raise RequestRefused(
                 "bad_option",
@@ -71,7 +70,7 @@ class BusinessTable:
         names = [event.which for event in self.events]
         if len(set(names)) < len(names):
             raise RequestRefused(
-                "bad_option", "each event once", option="--event", value=", ".join(names)[:256]
+                "bad_option", "give each event once", option="--event", value=", ".join(names)[:256]
             )
 
     @property
@@ -109,19 +108,19 @@ def business_rows(spark: SparkSession, table: BusinessTable) -> DataFrame:
 
     def read(batches: Batches) -> Batches:
         for _ in batches:
-            with _opened(table) as link:
+            with _opened(table) as connection:
                 for event in table.all_events:
-                    yield from _pages(link, table, event)
+                    yield from _pages(connection, table, event)
 
     return spark.range(1, numPartitions=1).mapInArrow(read, COUNTED)
 
 
 @contextmanager
-def _opened(table: BusinessTable) -> Iterator[Link]:
+def _opened(table: BusinessTable) -> Iterator[DatabaseConnection]:
     """Open a connection for the block, and turn its errors into ours."""
     try:
-        with opener_of(table.url)() as link:
-            yield link
+        with opener_of(table.url)() as connection:
+            yield connection
     except EscrowError:
         raise
     except Exception as error:
@@ -130,14 +129,14 @@ def _opened(table: BusinessTable) -> Iterator[Link]:
         ) from error
 
 
-def _pages(link: Link, table: BusinessTable, event: BusinessEvent) -> Batches:
+def _pages(connection: DatabaseConnection, table: BusinessTable, event: BusinessEvent) -> Batches:
     # Kept as the database returned it: as text it might sort differently.
     last: tuple[Any, ...] = ()
     while True:
         further = f"{table.key} > ?" if last else ""
         sql = table.counts_sql(event, further, f" LIMIT {PAGE_ROWS}")
-        with reading(link, LOCK_WAIT_MS):
-            rows = link.execute(sql, last).rows
+        with reading(connection, LOCK_WAIT_MS):
+            rows = connection.execute(sql, last).rows
         yield _batch(event, rows)
         if len(rows) < PAGE_ROWS:
             return
@@ -184,37 +183,23 @@ def messages_without(by_key: DataFrame, rows: DataFrame) -> DataFrame:
 def told_rows(found: DataFrame, table: BusinessTable) -> DataFrame:
     """Rows in the columns of all findings."""
     is_lost = F.col(MESSAGES) < F.col(ROW_COUNT)
-    name = F.when(is_lost, F.lit(Finding.BUSINESS_ROW_WITHOUT_MESSAGE.value)).otherwise(
-        F.lit(Finding.BUSINESS_ROW_WITH_SEVERAL.value)
+    name = F.when(is_lost, F.lit(FindingName.BUSINESS_ROW_WITHOUT_MESSAGE.value)).otherwise(
+        F.lit(FindingName.BUSINESS_ROW_WITH_SEVERAL.value)
     )
     key = F.concat(F.lit(f"{table.table}.{table.key} = "), F.col(KEY))
     counts = F.concat(F.col(ROW_COUNT), F.lit(" rows, "), F.col(MESSAGES), F.lit(" messages"))
-    nothing = F.lit(None)
-    return found.select(
-        name.alias(NAME),
-        nothing.cast("string").alias(BROKER),
-        nothing.cast("bigint").alias(HALF_OFFSET),
-        nothing.cast("string").alias(TRANSACTION_ID),
-        nothing.cast("string").alias(PRODUCER_GROUP),
-        nothing.cast("bigint").alias(AT_MS),
-        F.concat_ws("; ", key, _event(), counts).alias(DETAIL),
-    )
+    return as_findings(found, name=name, detail=F.concat_ws("; ", key, _event(), counts))
 
 
 def told_messages(found: DataFrame, table: BusinessTable) -> DataFrame:
     """Messages in the columns of all findings."""
     key = F.coalesce(F.concat(F.lit("its key is "), F.col(KEY)), F.lit("it has no key"))
     place = F.format_string("%s, queue %d, offset %d", TOPIC, QUEUE_ID, QUEUE_OFFSET)
-    return found.select(
-        F.lit(Finding.MESSAGE_WITHOUT_BUSINESS_ROW.value).alias(NAME),
-        BROKER,
-        HALF_OFFSET,
-        TRANSACTION_ID,
-        F.lit(None).cast("string").alias(PRODUCER_GROUP),
-        F.col(VISIBLE_AT_MS).alias(AT_MS),
-        F.concat_ws("; ", place, _event(), key, F.lit(f"no such row in {table.table}")).alias(
-            DETAIL
-        ),
+    return as_findings(
+        found,
+        name=F.lit(FindingName.MESSAGE_WITHOUT_BUSINESS_ROW.value),
+        at_ms=F.col(VISIBLE_AT_MS),
+        detail=F.concat_ws("; ", place, _event(), key, F.lit(f"no such row in {table.table}")),
     )
 
 

@@ -10,15 +10,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING
 
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 -- the name that every Spark reader knows
 
 from escrowmq.model.errors import RequestRefused
 from escrowmq.pipeline.source.message_columns import PROPERTIES, TAGS
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 EVENT = "event"
 
@@ -39,7 +36,7 @@ class BusinessEvent:
         if self.which and not self.tag and not all(self.named_property):
             raise RequestRefused(
                 "bad_option",
-                "tag:NAME or property:NAME=VALUE, and perhaps: where CONDITION",
+                "tag:NAME or property:NAME=VALUE, then optionally: where CONDITION",
                 option="--event",
                 value=self.which[:256],
             )

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 -- the name that every Spark reader knows
 from pyspark.sql.window import Window
 
-from escrowmq.client.own_calls import OwnCalls
+from escrowmq.client.network.native_calls import NativeCalls
 from escrowmq.model.errors import EscrowError
-from escrowmq.pipeline.audit.findings import Finding
+from escrowmq.pipeline.audit.findings import FindingName
 from escrowmq.pipeline.audit.joins import NAME, OTHER, RECORDED
 from escrowmq.pipeline.audit.report import Case, FoundReport, found_report
 from escrowmq.pipeline.audit.views import Views
@@ -27,27 +27,46 @@ from escrowmq.pipeline.views.facts import (
 )
 from escrowmq.pipeline.views.facts import BROKER_NAME as BROKER
 from escrowmq.pipeline.views.facts import MESSAGE_COUNT as COUNT
-from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.own_headers import LifeLineAnswer, TransactionHeader
+from escrowmq.protocol.native.headers import LifeLineAnswer, TransactionHeader
+from escrowmq.protocol.native.requests import NativeCode
 from escrowmq.transaction.states import STATES
 
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, Row
-
-TOLD = f"""{NAME} string, {BROKER} string, {HALF_OFFSET} bigint, {TRANSACTION_ID} string,
-{PRODUCER_GROUP} string, {AT_MS} bigint, {DETAIL} string"""
+_TYPES = {
+    NAME: "string",
+    BROKER: "string",
+    HALF_OFFSET: "bigint",
+    TRANSACTION_ID: "string",
+    PRODUCER_GROUP: "string",
+    AT_MS: "bigint",
+    DETAIL: "string",
+}
+TOLD = ", ".join(f"{name} {kind}" for name, kind in _TYPES.items())
 """The columns of all findings."""
-
-TOLD_COLUMNS = (NAME, BROKER, HALF_OFFSET, TRANSACTION_ID, PRODUCER_GROUP, AT_MS, DETAIL)
 
 #: For these findings the other side is a number. For all others it is a state.
 _COUNTED = {
-    Finding.COUNT_DIFFERS: "counted by the state table",
-    Finding.COMMITTED_NOT_VISIBLE: "visible",
-    Finding.VISIBLE_NOT_COMMITTED: "visible",
-    Finding.VISIBLE_TWICE: "visible",
-    Finding.VISIBLE_WITHOUT_HALF: "visible",
+    FindingName.COUNT_DIFFERS: "counted by the state table",
+    FindingName.COMMITTED_NOT_VISIBLE: "visible",
+    FindingName.VISIBLE_NOT_COMMITTED: "visible",
+    FindingName.VISIBLE_TWICE: "visible",
+    FindingName.VISIBLE_WITHOUT_HALF: "visible",
 }
+
+
+def as_findings(rows: DataFrame, **given: Column) -> DataFrame:
+    """Rows in the columns of all findings (``TOLD``).
+
+    A column that is not given is the row's own, or NULL if the rows do not have it.
+    """
+    columns = {name: F.col(name) for name in rows.columns} | given
+    return rows.select(
+        *(columns.get(name, F.lit(None)).cast(kind).alias(name) for name, kind in _TYPES.items())
+    )
+
+
+def when(finding: FindingName, holds: Column) -> Column:
+    """The finding's name where the condition holds; NULL elsewhere."""
+    return F.when(holds, F.lit(finding.value))
 
 
 def told(found: DataFrame) -> DataFrame:
@@ -61,29 +80,13 @@ def told(found: DataFrame) -> DataFrame:
     other = F.coalesce(counted, F.concat(F.lit("the other side: "), state_label(OTHER)))
     messages = F.concat(F.col(COUNT), F.lit(" messages"))
     recorded = F.concat(F.lit("by the records: "), state_label(RECORDED))
-    return found.select(
-        NAME,
-        BROKER,
-        HALF_OFFSET,
-        F.lit(None).cast("string").alias(TRANSACTION_ID),
-        F.lit(None).cast("string").alias(PRODUCER_GROUP),
-        F.lit(None).cast("bigint").alias(AT_MS),
-        F.concat_ws("; ", messages, recorded, other).alias(DETAIL),
-    )
+    return as_findings(found, detail=F.concat_ws("; ", messages, recorded, other))
 
 
 def told_damage(events: DataFrame) -> DataFrame:
     """Damaged parts of the log in the columns of all findings."""
     place = F.concat(F.col(DETAIL), F.lit(" from log offset "), F.col(LOG_OFFSET), F.lit(" on"))
-    return events.select(
-        F.lit(Finding.UNREADABLE.value).alias(NAME),
-        BROKER,
-        F.lit(None).cast("bigint").alias(HALF_OFFSET),
-        F.lit(None).cast("string").alias(TRANSACTION_ID),
-        F.lit(None).cast("string").alias(PRODUCER_GROUP),
-        AT_MS,
-        place.alias(DETAIL),
-    )
+    return as_findings(events, name=F.lit(FindingName.UNREADABLE.value), detail=place)
 
 
 def state_label(name: str) -> Column:
@@ -114,21 +117,14 @@ def reports(found: DataFrame, views: Views, *, cases_max: int) -> list[FoundRepo
         )
     return [
         found_report(name, totals[name], _with_facts(cases[name], views))
-        for name in Finding
+        for name in FindingName
         if name in totals
     ]
 
 
 def _with_facts(cases: Sequence[Case], views: Views) -> list[Case]:
     """Ask the brokers for each case's transaction, producer group and decider."""
-    told = []
-    for case in cases:
-        address = views.addresses.get(case.broker or "")
-        if address is None or case.half_offset is None:
-            told.append(case)
-        else:
-            with OwnCalls(address) as calls:
-                told.append(_with_life_line(case, calls))
+    told = [_with_life_line(case, views.addresses.get(case.broker or "")) for case in cases]
     unknown = [one.half_offset for one in told if one.transaction_id is None and one.broker]
     halves = _records_of(views, [one for one in unknown if one is not None])
     return [_with_record(one, halves.get((one.broker, one.half_offset))) for one in told]
@@ -154,11 +150,13 @@ def _with_record(case: Case, half: Row | None) -> Case:
     )
 
 
-def _with_life_line(case: Case, calls: OwnCalls) -> Case:
-    assert case.half_offset is not None
-    header = TransactionHeader(half_offset=case.half_offset)
+def _with_life_line(case: Case, address: str | None) -> Case:
+    if address is None or case.half_offset is None:
+        return case
     try:
-        answer = calls.call(OwnCode.LIFE_LINE, header)
+        with NativeCalls(address) as calls:
+            header = TransactionHeader(half_offset=case.half_offset)
+            answer = calls.call(NativeCode.LIFE_LINE, header)
     except EscrowError as error:
         # This may be the fault itself.
         detail = f"{case.detail}; the broker knows nothing more: {error.code}"
@@ -167,8 +165,7 @@ def _with_life_line(case: Case, calls: OwnCalls) -> Case:
     assert isinstance(known, LifeLineAnswer)
     events = {event.event: event for event in answer.rows}
     ended = events.get("committed") or events.get("rolled_back")
-    held = events.get("held")
-    last = ended or held
+    last = ended or events.get("held")
     return msgspec.structs.replace(
         case,
         transaction_id=case.transaction_id or known.transaction_id or None,

@@ -8,41 +8,34 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import TYPE_CHECKING
 
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 -- the name that every Spark reader knows
 
 from escrowmq.pipeline.audit import records
 from escrowmq.pipeline.audit.business import BusinessTable
-from escrowmq.pipeline.audit.cases import TOLD, told, told_damage
-from escrowmq.pipeline.audit.consumers import Progress, progress_cases
-from escrowmq.pipeline.audit.findings import Finding
+from escrowmq.pipeline.audit.cases import TOLD, as_findings, told, told_damage
+from escrowmq.pipeline.audit.consumers import ExaminedGroups, progress_cases
+from escrowmq.pipeline.audit.findings import FindingName
 from escrowmq.pipeline.audit.forced import COLUMNS as FORCED_COLUMNS
 from escrowmq.pipeline.audit.forced import told_forced
-from escrowmq.pipeline.audit.joins import NAME
 from escrowmq.pipeline.audit.pins import Pin
 from escrowmq.pipeline.audit.views import Views
 from escrowmq.pipeline.views.facts import (
     AGE_MS,
-    AT_MS,
     CHECKS_SENT,
-    DETAIL,
+    FACT_COLUMNS,
     HALF_OFFSET,
-    LEDGER,
     PRODUCER_GROUP,
     STATE_CODE,
     STORED_AT_MS,
     TRANSACTION_ID,
-    WAIT_MS,
     half_facts,
 )
 from escrowmq.pipeline.views.facts import BROKER_NAME as BROKER
 from escrowmq.transaction.policy import HOUR_MS, CheckPolicy
 from escrowmq.transaction.rules import is_past_retention
 from escrowmq.transaction.states import State
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
 
 PARK_GRACE_MS = 10 * 60_000
 """A pipeline parks old transactions within seconds, but its restart may take longer."""
@@ -72,7 +65,7 @@ class AuditRequest:
 
 
 @dataclass(frozen=True)
-class Work:
+class AuditRun:
     """A running audit."""
 
     spark: SparkSession
@@ -90,7 +83,7 @@ class Work:
 
 
 @dataclass
-class Outcome:
+class ComparisonResult:
     """Result of a comparison."""
 
     #: ``cases.TOLD``.
@@ -103,7 +96,7 @@ class Outcome:
     unproved: str = ""
 
 
-def compare_records(work: Work) -> Outcome:
+def compare_records(work: AuditRun) -> ComparisonResult:
     """Compare half and op records, the state table and the queues."""
     given = records.gather(work.views)
     judge = records.by_joins if work.request.is_plain else records.by_ranges
@@ -115,40 +108,36 @@ def compare_records(work: Work) -> Outcome:
     told_all = told(found).unionByName(late).unionByName(forced)
     if damaged is not None:
         told_all = told_all.unionByName(told_damage(damaged))
-    notes = [_horizon(pin) for pin in work.pins if pin.log_start or pin.is_cut]
-    return Outcome(
+    return ComparisonResult(
         found=told_all,
         counts=dict(judged.counts),
-        notes=notes,
+        notes=[_horizon(pin) for pin in work.pins if pin.log_start or pin.is_cut],
         along=judged.along,
         ages_ms=ages,
     )
 
 
 def _horizon(pin: Pin) -> str:
-    why = "as was asked for" if pin.is_cut else "what retention has deleted is not compared"
-    return f"{pin.name}: from half offset {pin.known_from}, log offset {pin.log_start} on: {why}"
+    why = "because --since asks for it" if pin.is_cut else "because retention deleted what is older"
+    start = f"half offset {pin.known_from} and log offset {pin.log_start}"
+    return f"{pin.name}: the comparison starts at {start}, {why}"
 
 
-def undecided(work: Work) -> tuple[DataFrame, list[int]]:
+def undecided(work: AuditRun) -> tuple[DataFrame, list[int]]:
     """Transactions that should be decided or parked by now, and the ages of all undecided ones."""
-    needed = (STATE_CODE, AGE_MS, WAIT_MS, CHECKS_SENT, LEDGER)
     shown = (HALF_OFFSET, TRANSACTION_ID, PRODUCER_GROUP, STORED_AT_MS)
     states = f"{State.PREPARED.label},{State.PARKED.label}"
-    open_ones = work.views.transactions(*needed, *shown, states=states)
+    open_ones = work.views.transactions(*FACT_COLUMNS, *shown, states=states)
     is_late = reduce(
         lambda one, other: one | other, [_is_late(open_ones, pin) for pin in work.pins]
     )
     age = F.concat(F.lit("undecided for "), F.floor(F.col(AGE_MS) / HOUR_MS), F.lit(" hours"))
     checks = F.concat(F.col(CHECKS_SENT), F.lit(" checks sent"))
-    late = open_ones.where(is_late & (F.col(STATE_CODE) == int(State.PREPARED))).select(
-        F.lit(Finding.UNDECIDED_TOO_LONG.value).alias(NAME),
-        BROKER,
-        HALF_OFFSET,
-        TRANSACTION_ID,
-        PRODUCER_GROUP,
-        F.col(STORED_AT_MS).alias(AT_MS),
-        F.concat_ws("; ", age, checks).alias(DETAIL),
+    late = as_findings(
+        open_ones.where(is_late & (F.col(STATE_CODE) == int(State.PREPARED))),
+        name=F.lit(FindingName.UNDECIDED_TOO_LONG.value),
+        at_ms=F.col(STORED_AT_MS),
+        detail=F.concat_ws("; ", age, checks),
     )
     ages = open_ones.select(AGE_MS).orderBy(F.col(AGE_MS).desc()).limit(AGES_MAX).collect()
     return late, [row[AGE_MS] for row in ages]
@@ -160,9 +149,9 @@ def _is_late(transactions: DataFrame, pin: Pin) -> Column:
     return (transactions[BROKER] == pin.name) & late
 
 
-def compare_consumers(work: Work) -> Outcome:
+def compare_consumers(work: AuditRun) -> ComparisonResult:
     """Compare consumers' progress with the queues."""
-    seen = Progress(set())
+    seen = ExaminedGroups(set())
     request = work.request
     cases = [
         (name.value, case.broker, None, None, None, case.at_ms, case.detail)
@@ -170,8 +159,10 @@ def compare_consumers(work: Work) -> Outcome:
     ]
     notes = []
     if seen.left_out:
-        notes.append(f"of {seen.left_out} queues with a lag the next message was not looked at")
-    return Outcome(
+        notes.append(
+            f"the audit did not examine the next message of {seen.left_out} lagging queues"
+        )
+    return ComparisonResult(
         found=work.spark.createDataFrame(cases, TOLD),
         counts={"groups": len(seen.groups), "queues": seen.queues},
         notes=notes,

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from contextlib import ExitStack
 
 import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
 from pyspark import StorageLevel
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 -- the name that every Spark reader knows
 
-from escrowmq.client.own_calls import OwnCalls
-from escrowmq.model.sink_attempt import GROUP_PREFIX
+from escrowmq.client.network.native_calls import NativeCalls
+from escrowmq.model.topic_names import OWN_PREFIXES
 from escrowmq.pipeline.audit.business import (
     KEY,
     MESSAGES,
@@ -25,29 +26,25 @@ from escrowmq.pipeline.audit.business import (
     told_rows,
 )
 from escrowmq.pipeline.audit.business_events import EVENT
-from escrowmq.pipeline.audit.compare import Outcome, Work
-from escrowmq.pipeline.audit.pins import Pin, QueueSpan, take_pins
+from escrowmq.pipeline.audit.compare import AuditRun, ComparisonResult
+from escrowmq.pipeline.audit.pins import Pin, take_pins
 from escrowmq.pipeline.audit.views import Views
 from escrowmq.pipeline.lake.delta import Lake
 from escrowmq.pipeline.lake.tables import MESSAGES as ARCHIVED
 from escrowmq.pipeline.source.message_columns import QUEUE_ID, QUEUE_OFFSET, TOPIC, VISIBLE_AT_MS
 from escrowmq.pipeline.views.facts import BROKER_NAME as BROKER
 from escrowmq.pipeline.views.facts import HALF_OFFSET
-from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.own_headers import ReadMessagesHeader
-from escrowmq.protocol.own_previews import FindMessagesHeader
-from escrowmq.protocol.properties import parse_properties
+from escrowmq.protocol.message.properties import parse_properties
+from escrowmq.protocol.native.headers import ReadMessagesHeader
+from escrowmq.protocol.native.previews import FindMessagesHeader
+from escrowmq.protocol.native.requests import NativeCode
+from escrowmq.protocol.native.rows import QueueRow
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-#: Retries and dead letters repeat messages. The message that opens a sink attempt is not one.
-_NO_MESSAGES = ("%RETRY%", "%DLQ%", GROUP_PREFIX)
 _SPANS = f"{BROKER} string, {TOPIC} string, {QUEUE_ID} int, start bigint"
 _PENDING = f"{EVENT} string, {KEY} string, pending bigint"
 
 
-def compare_business(work: Work) -> Outcome:
+def compare_business(work: AuditRun) -> ComparisonResult:
     """Compare rows with the messages that consumers see or saw."""
     table = work.request.business
     assert table is not None
@@ -60,7 +57,7 @@ def compare_business(work: Work) -> Outcome:
         found, notes = work.none(), _notes_of_topics(work, topics)
         why_not = _why_lost_is_untold(work, table, topics)
         if why_not:
-            notes.append(f"rows without a message are not told: {why_not}")
+            notes.append(f"rows without a message are not reported: {why_not}")
         else:
             lost = _without_pending(work, table, topics, unequal.where(is_lost))
             found = found.unionByName(told_rows(lost, table))
@@ -70,35 +67,40 @@ def compare_business(work: Work) -> Outcome:
             found = found.unionByName(told_messages(messages_without(recent, rows), table))
         else:
             # The table may have nothing to do with some of these topics.
-            notes.append("only rows without a message are told: --topic says whose messages count")
+            notes.append(
+                "only rows without a message are reported; --topic selects messages to compare"
+            )
         places = by_key.select(BROKER, TOPIC, QUEUE_ID, QUEUE_OFFSET).distinct()
         keys = rows.select(KEY).distinct()
         counts = {"rows": keys.count(), "messages": places.count()}
-        return Outcome(found.localCheckpoint(eager=True), counts, notes)
+        return ComparisonResult(found.localCheckpoint(eager=True), counts, notes)
     finally:
         rows.unpersist()
         by_key.unpersist()
 
 
-def _topics(work: Work) -> list[str]:
+def _topics(work: AuditRun) -> list[str]:
     if work.request.topics:
         return list(work.request.topics)
     topics = {queue.topic for pin in work.pins for queue in pin.queues if queue.end}
-    return sorted(topic for topic in topics if not topic.startswith(_NO_MESSAGES))
+    # Retries and dead letters repeat messages. The message that opens a sink attempt is not one.
+    return sorted(topic for topic in topics if not topic.startswith(OWN_PREFIXES))
 
 
-def _notes_of_topics(work: Work, topics: Sequence[str]) -> list[str]:
+def _notes_of_topics(work: AuditRun, topics: Sequence[str]) -> list[str]:
     """Notes on topics that no broker has: with a misspelled topic, no row has a message."""
     there = {queue.topic for _, queue in _queues(work, topics)}
-    return [f"no broker has the topic {one}: is it right?" for one in topics if one not in there]
+    return [
+        f"no broker has the topic {one}; check its spelling" for one in topics if one not in there
+    ]
 
 
-def _messages(work: Work, table: BusinessTable, topics: Sequence[str]) -> DataFrame:
+def _messages(work: AuditRun, table: BusinessTable, topics: Sequence[str]) -> DataFrame:
     """The queues' messages, and from the lake those that retention has deleted."""
     columns = table.message_columns
-    lake = Lake(work.request.lake) if work.request.lake else None
     archived = work.spark.createDataFrame([], ARCHIVED.ddl())
-    if lake is not None:
+    if work.request.lake:
+        lake = Lake(work.request.lake)
         archived = lake.read(work.spark, ARCHIVED).where(F.col(TOPIC).isin(*topics))
     spans = [(pin.name, one.topic, one.queue_id, one.start) for pin, one in _queues(work, topics)]
     deleted = (
@@ -112,22 +114,22 @@ def _messages(work: Work, table: BusinessTable, topics: Sequence[str]) -> DataFr
     return deleted if visible is None else visible.unionByName(deleted)
 
 
-def _queues(work: Work, topics: Sequence[str]) -> list[tuple[Pin, QueueSpan]]:
+def _queues(work: AuditRun, topics: Sequence[str]) -> list[tuple[Pin, QueueRow]]:
     return [(pin, queue) for pin in work.pins for queue in pin.queues if queue.topic in topics]
 
 
-def _why_lost_is_untold(work: Work, table: BusinessTable, topics: Sequence[str]) -> str:
+def _why_lost_is_untold(work: AuditRun, table: BusinessTable, topics: Sequence[str]) -> str:
     """Return why a row without a message proves nothing, or an empty string if it does."""
     undecided = sum(pin.status.undecided + pin.status.parked for pin in work.pins)
     if table.property_name and undecided:
-        return f"{undecided} transactions are undecided, and they can be found by keys only"
+        return f"{undecided} transactions are undecided, and only a search by keys finds them"
     cut = [(pin, queue) for pin, queue in _queues(work, topics) if queue.start]
     if not cut or _reaches_back(work, cut):
         return ""
     if not work.request.since_ms:
         return (
-            "retention has deleted messages; give --lake, or --since and with --where the rows"
-            " since then"
+            "retention has deleted messages; give --lake, or give --since and limit the rows to"
+            " the same time with --where"
         )
     oldest = max(_oldest_ms(pin, queue) for pin, queue in cut)
     if oldest > work.request.since_ms:
@@ -135,7 +137,7 @@ def _why_lost_is_untold(work: Work, table: BusinessTable, topics: Sequence[str])
     return ""
 
 
-def _reaches_back(work: Work, cut: Sequence[tuple[Pin, QueueSpan]]) -> bool:
+def _reaches_back(work: AuditRun, cut: Sequence[tuple[Pin, QueueRow]]) -> bool:
     """Whether the lake has the messages that retention has deleted."""
     if not work.request.lake:
         return False
@@ -150,18 +152,18 @@ def _reaches_back(work: Work, cut: Sequence[tuple[Pin, QueueSpan]]) -> bool:
     )
 
 
-def _oldest_ms(pin: Pin, queue: QueueSpan) -> int:
+def _oldest_ms(pin: Pin, queue: QueueRow) -> int:
     """When the first message that the queue still has became visible."""
     header = ReadMessagesHeader(
         topic=queue.topic, queue_id=queue.queue_id, start=queue.start, limit=1
     )
-    with OwnCalls(pin.address) as calls:
-        found = [one.visible_at_ms for one in calls.call(OwnCode.READ_MESSAGES, header).rows]
+    with NativeCalls(pin.address) as calls:
+        found = [one.visible_at_ms for one in calls.call(NativeCode.READ_MESSAGES, header).rows]
     return found[0] if found and found[0] is not None else pin.status.now_ms
 
 
 def _without_pending(
-    work: Work, table: BusinessTable, topics: Sequence[str], lost: DataFrame
+    work: AuditRun, table: BusinessTable, topics: Sequence[str], lost: DataFrame
 ) -> DataFrame:
     """Drop rows whose messages are undecided, wait for their delivery time, or came later."""
     if not lost.count():
@@ -197,9 +199,9 @@ def _search(
     asked = [(pin.address, topic) for pin in pins for topic in topics]
     events = {event.which: event for event in table.all_events}
 
-    def count(calls: OwnCalls, address: str, topic: str, which: str, key: str) -> int:
+    def count(calls: NativeCalls, address: str, topic: str, which: str, key: str) -> int:
         header = FindMessagesHeader(topic=topic, key=key, with_undecided=True)
-        found = calls.call(OwnCode.FIND_MESSAGES, header).rows
+        found = calls.call(NativeCode.FIND_MESSAGES, header).rows
         return sum(
             key in one.keys.split(" ")
             and events[which].is_of(one.tags, parse_properties(one.properties.encode()))
@@ -211,18 +213,21 @@ def _search(
         )
 
     def search(batches: Batches) -> Batches:
-        links = {address: OwnCalls(address) for address, _ in asked}
-        try:
+        with ExitStack() as opened:
+            connections = {
+                address: opened.enter_context(NativeCalls(address))
+                for address in dict.fromkeys(address for address, _ in asked)
+            }
             for batch in batches:
                 which, keys = (batch.column(name).to_pylist() for name in (EVENT, KEY))
                 counts = [
-                    sum(count(links[address], address, topic, *wanted) for address, topic in asked)
+                    sum(
+                        count(connections[address], address, topic, *wanted)
+                        for address, topic in asked
+                    )
                     for wanted in zip(which, keys, strict=True)
                 ]
                 names = {EVENT: pa.array(which, pa.string()), KEY: pa.array(keys, pa.string())}
                 yield pa.record_batch({**names, "pending": pa.array(counts, pa.int64())})
-        finally:
-            for link in links.values():
-                link.close()
 
     return search

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, TypeVar
 from pyspark.sql import functions as F  # noqa: N812 -- the name that every Spark reader knows
 
 from escrowmq.model.errors import RequestRefused
-from escrowmq.pipeline.audit.compare import Outcome, Work
-from escrowmq.pipeline.audit.findings import Finding
+from escrowmq.pipeline.audit.compare import AuditRun, ComparisonResult
+from escrowmq.pipeline.audit.findings import FindingName
 from escrowmq.pipeline.audit.joins import NAME
 from escrowmq.pipeline.audit.lake import (
     REACH,
@@ -54,10 +54,10 @@ _STARTS = (
     f" log_end_after bigint, cut_from bigint, {REACH}"
 )
 #: The brokers no longer have it, possibly because retention ran during the read.
-_UNKNOWN = (Finding.LAKE_MESSAGE_UNKNOWN.value, Finding.LAKE_DECISION_UNKNOWN.value)
+_UNKNOWN = (FindingName.LAKE_MESSAGE_UNKNOWN.value, FindingName.LAKE_DECISION_UNKNOWN.value)
 
 
-def compare_lake(work: Work) -> Outcome:
+def compare_lake(work: AuditRun) -> ComparisonResult:
     """Compare archived messages and life lines."""
     lake = Lake(work.request.lake)
     archived = _Archived(work.spark, lake)
@@ -74,7 +74,7 @@ def compare_lake(work: Work) -> Outcome:
     else:
         # Retention always ran during the read, so these findings prove nothing.
         found = found.where(~F.col(NAME).isin(*_UNKNOWN))
-    return Outcome(
+    return ComparisonResult(
         found=found,
         counts=archived.counts(),
         notes=archived.horizon(pins),
@@ -222,9 +222,7 @@ class _Archived:
 
 def _archived_ends(delta: DeltaTable, places: Iterable[PlaceT]) -> dict[PlaceT, int]:
     """The archive's recorded ends by place; empty if it recorded none."""
-    if not is_marked(delta):
-        return {}
-    return {place: marked_end(delta, *place) for place in places}
+    return {place: marked_end(delta, *place) for place in places} if is_marked(delta) else {}
 
 
 def _found(lake: Lake, table: LakeTable) -> DeltaTable:

@@ -7,35 +7,22 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 from pyspark import StorageLevel
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 -- the name that every Spark reader knows
 
-from escrowmq.client.databases import cutting, opener_of, reading
-from escrowmq.model.errors import EscrowError, RequestRefused, Unavailable
+from escrowmq.client.database.databases import cutting, reading
+from escrowmq.client.ledger.marks import read_ledger
+from escrowmq.model.errors import EscrowError, RequestRefused
 from escrowmq.pipeline.audit import ledger
 from escrowmq.pipeline.audit.arrays import COMMITTED
-from escrowmq.pipeline.audit.compare import Outcome, Work
-from escrowmq.pipeline.audit.findings import Finding
+from escrowmq.pipeline.audit.compare import AuditRun, ComparisonResult
+from escrowmq.pipeline.audit.findings import FindingName
 from escrowmq.pipeline.audit.joins import NAME
 from escrowmq.pipeline.audit.pins import since, take_pins
 from escrowmq.pipeline.audit.views import Views
-from escrowmq.pipeline.views.facts import (
-    APP_ID,
-    DECIDED_AT_MS,
-    DECIDED_BY,
-    FIRST,
-    HEAD,
-    LEDGER,
-    PRODUCER_GROUP,
-    STATE_CODE,
-    STORED_AT_MS,
-    TRANSACTION_ID,
-)
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+from escrowmq.pipeline.views.facts import DECIDED_AT_MS, LEDGER, STATE_CODE, TRANSACTION_ID
 
 ANSWER_S = 10.0
 OTHERS_MAX = 10
@@ -43,7 +30,7 @@ OTHERS_MAX = 10
 
 
 @dataclass(frozen=True)
-class Found:
+class ReportedLedgers:
     """The ledgers that the databases report."""
 
     #: URLs by UUID.
@@ -52,9 +39,9 @@ class Found:
     silent: dict[str, EscrowError] = field(default_factory=dict)
 
 
-def find_ledgers(ledgers: Mapping[str, str]) -> Found:
+def find_ledgers(ledgers: Mapping[str, str]) -> ReportedLedgers:
     """Ask each database which ledger it has."""
-    found = Found()
+    found = ReportedLedgers()
     uuids: dict[str, str] = {}
     for name, url in ledgers.items():
         try:
@@ -64,7 +51,7 @@ def find_ledgers(ledgers: Mapping[str, str]) -> Found:
     times = Counter(uuids.values())
     for name, uuid in uuids.items():
         if times[uuid] > 1:
-            text = "several databases have it, and all but one are copies"
+            text = "several databases have this ledger; all but one are copies"
             found.silent[name] = RequestRefused("ledger_twice", text, ledger_uuid=uuid)
         else:
             found.urls[uuid] = ledgers[name]
@@ -72,32 +59,24 @@ def find_ledgers(ledgers: Mapping[str, str]) -> Found:
 
 
 def _uuid(url: str) -> str:
-    try:
-        with (
-            opener_of(url)() as link,
-            cutting(link, time.monotonic() + ANSWER_S),
-            reading(link),
-        ):
-            rows = link.execute(link.dialect.probe).rows
-    except EscrowError:
-        raise
-    except Exception as error:
-        raise Unavailable("ledger_unreachable", cause=str(error)[:500]) from error
-    if len(rows) != 1:
-        raise RequestRefused("ledger_missing", "its UUID is gone: SqlLedger(…).create()")
-    uuid, _, is_standby = rows[0]
+    with (
+        ledger.opened(url) as connection,
+        cutting(connection, time.monotonic() + ANSWER_S),
+        reading(connection),
+    ):
+        uuid, is_standby = read_ledger(connection)
     if is_standby:
-        raise RequestRefused("ledger_standby", "it may lack rows that the primary has")
-    return str(uuid)
+        raise RequestRefused(
+            "ledger_standby", "the database is a standby and may lack rows that the primary has"
+        )
+    return uuid
 
 
-def compare_ledgers(work: Work, urls: Mapping[str, str]) -> Outcome:
+def compare_ledgers(work: AuditRun, urls: Mapping[str, str]) -> ComparisonResult:
     """Compare the rows of these ledgers, by UUID, with the transactions that name them."""
     spark, views = work.spark, work.views
-    columns = (FIRST, HEAD, TRANSACTION_ID, LEDGER, PRODUCER_GROUP, STORED_AT_MS)
-    named = views.halves(*columns).where(F.col(LEDGER) != "")
-    of_ops = (FIRST, HEAD, STATE_CODE, DECIDED_AT_MS, DECIDED_BY, APP_ID)
-    all_named = ledger.with_outcome(named, views.ops(*of_ops))
+    named = views.halves(*ledger.OF_HALVES).where(F.col(LEDGER) != "")
+    all_named = ledger.with_outcome(named, views.ops(*ledger.OF_OPS))
     all_named = all_named.persist(StorageLevel.MEMORY_AND_DISK)
     rows = ledger.ledger_rows(spark, urls).persist(StorageLevel.MEMORY_AND_DISK)
     try:
@@ -105,7 +84,7 @@ def compare_ledgers(work: Work, urls: Mapping[str, str]) -> Outcome:
         from_ms = ledger.rows_from_ms(work.pins)
         found = ledger.judged(transactions, rows, from_ms=from_ms)
         found = _look_again(work, urls, transactions, found.localCheckpoint(eager=True))
-        return Outcome(
+        return ComparisonResult(
             found=ledger.told_ledgers(found),
             counts={
                 "ledgers": len(urls),
@@ -120,14 +99,14 @@ def compare_ledgers(work: Work, urls: Mapping[str, str]) -> Outcome:
 
 
 def _look_again(
-    work: Work, urls: Mapping[str, str], transactions: DataFrame, found: DataFrame
+    work: AuditRun, urls: Mapping[str, str], transactions: DataFrame, found: DataFrame
 ) -> DataFrame:
     """Look again, because rows are deleted and transactions arrive during the read."""
     names = {row[NAME] for row in found.select(NAME).distinct().collect()}
-    if Finding.LEDGER_ROW_MISSING.value in names:
+    if FindingName.LEDGER_ROW_MISSING.value in names:
         again = ledger.ledger_rows(work.spark, urls)
         found = ledger.without_swept(found, transactions, again)
-    if Finding.LEDGER_ROW_UNKNOWN.value in names:
+    if FindingName.LEDGER_ROW_UNKNOWN.value in names:
         now = take_pins([pin.address for pin in work.pins], since_ms=work.request.since_ms)
         later = Views(work.spark, since(work.pins, now)).halves(TRANSACTION_ID, LEDGER)
         from_ms = ledger.rows_from_ms(now)
@@ -145,8 +124,8 @@ def _swept(transactions: DataFrame, rows: DataFrame) -> list[str]:
         F.min(F.when(outcome.isNotNull(), F.col(DECIDED_AT_MS))).alias("kept_since_ms"),
     )
     return [
-        f"{row[LEDGER]}: {row['gone']} committed transactions have no row any more, which a janitor"
-        f" may have taken; the oldest that has its row was decided {_at(row['kept_since_ms'])}"
+        f"{row[LEDGER]}: {row['gone']} committed transactions no longer have a row, perhaps because"
+        f" a janitor deleted it; the oldest with its row was decided {_at(row['kept_since_ms'])}"
         for row in swept.orderBy(LEDGER).collect()
         if row["gone"]
     ]
@@ -155,7 +134,9 @@ def _swept(transactions: DataFrame, rows: DataFrame) -> list[str]:
 def _not_read(named: DataFrame, urls: Mapping[str, str]) -> list[str]:
     others = named.where(~F.col(LEDGER).isin(*urls)).groupBy(LEDGER).count()
     found = others.orderBy(F.col("count").desc(), LEDGER).limit(OTHERS_MAX).collect()
-    return [f"{row[LEDGER]}: {row['count']} transactions of it are not compared" for row in found]
+    return [
+        f"{row[LEDGER]}: {row['count']} transactions that name it are not compared" for row in found
+    ]
 
 
 def _at(ms: int | None) -> str:

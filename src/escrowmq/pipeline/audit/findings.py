@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 
-class Kind(StrEnum):
+class Breach(StrEnum):
     """How the promise is broken."""
 
     #: Something is missing.
@@ -22,7 +22,7 @@ class Kind(StrEnum):
     FORCED = "forced"
 
 
-class Finding(StrEnum):
+class FindingName(StrEnum):
     """Names of findings. They never change, because programs read them."""
 
     # Half and op records.
@@ -74,7 +74,7 @@ class Finding(StrEnum):
     CONSUMER_STUCK = "consumer_stuck"
 
 
-class Compared(StrEnum):
+class ComparedEvidence(StrEnum):
     """The evidence that was compared with the records."""
 
     RECORDS = "records"
@@ -89,25 +89,25 @@ class Compared(StrEnum):
 #: Findings that a second read may explain, because the broker kept working during the first.
 MAY_PASS = frozenset(
     {
-        Finding.HALF_NOT_IN_TABLE,
-        Finding.DECISION_WITHOUT_OP,
-        Finding.TABLE_SPLITS,
-        Finding.COUNT_DIFFERS,
-        Finding.ROW_WITHOUT_HALF,
-        Finding.COMMITTED_NOT_VISIBLE,
-        Finding.VISIBLE_NOT_COMMITTED,
-        Finding.VISIBLE_WITHOUT_HALF,
+        FindingName.HALF_NOT_IN_TABLE,
+        FindingName.DECISION_WITHOUT_OP,
+        FindingName.TABLE_SPLITS,
+        FindingName.COUNT_DIFFERS,
+        FindingName.ROW_WITHOUT_HALF,
+        FindingName.COMMITTED_NOT_VISIBLE,
+        FindingName.VISIBLE_NOT_COMMITTED,
+        FindingName.VISIBLE_WITHOUT_HALF,
     }
 )
 
 #: Findings of a missing record. The record may exist but be damaged.
 UNRECORDED = frozenset(
     {
-        Finding.DECIDED_IN_PART,
-        Finding.OP_WITHOUT_HALF,
-        Finding.DECISION_WITHOUT_OP,
-        Finding.ROW_WITHOUT_HALF,
-        Finding.VISIBLE_NOT_COMMITTED,
-        Finding.VISIBLE_WITHOUT_HALF,
+        FindingName.DECIDED_IN_PART,
+        FindingName.OP_WITHOUT_HALF,
+        FindingName.DECISION_WITHOUT_OP,
+        FindingName.ROW_WITHOUT_HALF,
+        FindingName.VISIBLE_NOT_COMMITTED,
+        FindingName.VISIBLE_WITHOUT_HALF,
     }
 )

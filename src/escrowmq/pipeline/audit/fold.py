@@ -18,15 +18,15 @@ from escrowmq.pipeline.audit.arrays import (
     PART_STATE,
     ROLLED_BACK,
     UNDECIDED,
-    Evidence,
+    ArrayFindings,
     Folded,
-    Found,
+    RangeEvidence,
     Rows,
 )
-from escrowmq.pipeline.audit.findings import Finding
+from escrowmq.pipeline.audit.findings import FindingName
 
 
-def fold(evidence: Evidence) -> Folded:
+def fold(evidence: RangeEvidence) -> Folded:
     """Fold the records of a range, and compare."""
     tally = _Tally(evidence)
     found = [*tally.records()]
@@ -40,7 +40,7 @@ def fold(evidence: Evidence) -> Folded:
 class _Tally:
     """Counts by half offset, and their sums by request."""
 
-    def __init__(self, evidence: Evidence) -> None:
+    def __init__(self, evidence: RangeEvidence) -> None:
         self.evidence = evidence
         self.base = evidence.base
         runs, halves = evidence.runs, evidence.halves
@@ -82,36 +82,38 @@ class _Tally:
         total: Rows = sums[self.at + self.requests["count"]] - sums[self.at]
         return total
 
-    def _of_requests(self, finding: Finding, holds: Rows, other: Rows | int = NONE) -> Found:
+    def _of_requests(
+        self, finding: FindingName, holds: Rows, other: Rows | int = NONE
+    ) -> ArrayFindings:
         hits = np.flatnonzero(holds)
         picked = self.requests[hits]
         others = other[hits] if isinstance(other, np.ndarray) else np.full(len(hits), other)
         counts = np.maximum(picked["total"], picked["count"])
-        return Found(
+        return ArrayFindings(
             finding, picked["first"], picked["head"], counts, self.state[hits], others.astype("i8")
         )
 
     @staticmethod
-    def _of_offsets(finding: Finding, offsets: Rows, other: Rows) -> Found:
+    def _of_offsets(finding: FindingName, offsets: Rows, other: Rows) -> ArrayFindings:
         none = np.full(len(offsets), NONE, dtype=np.int64)
-        return Found(finding, offsets, none, np.ones_like(none), none, other.astype("i8"))
+        return ArrayFindings(finding, offsets, none, np.ones_like(none), none, other.astype("i8"))
 
-    def records(self) -> Iterator[Found]:
+    def records(self) -> Iterator[ArrayFindings]:
         """Findings in half and op records alone."""
         twice = self._sum((self.commits > 1) | (self.rollbacks > 1))
         is_whole = (self.state != NONE) | self.is_both
-        yield self._of_requests(Finding.DECIDED_TWICE, (twice > 0) & ~self.is_both)
-        yield self._of_requests(Finding.DECIDED_BOTH_WAYS, self.is_both)
-        yield self._of_requests(Finding.DECIDED_IN_PART, ~is_whole)
-        yield self._of_requests(Finding.HALF_STORED_TWICE, self._sum(self.stored > 1) > 0)
+        yield self._of_requests(FindingName.DECIDED_TWICE, (twice > 0) & ~self.is_both)
+        yield self._of_requests(FindingName.DECIDED_BOTH_WAYS, self.is_both)
+        yield self._of_requests(FindingName.DECIDED_IN_PART, ~is_whole)
+        yield self._of_requests(FindingName.HALF_STORED_TWICE, self._sum(self.stored > 1) > 0)
         runs = self.evidence.runs
         at = runs["first"] - self.base
         is_alone = (self.known[at] == 0) & (runs["first"] >= self.evidence.known_from)
         yield self._of_offsets(
-            Finding.OP_WITHOUT_HALF, runs["first"][is_alone], runs["state"][is_alone]
+            FindingName.OP_WITHOUT_HALF, runs["first"][is_alone], runs["state"][is_alone]
         )
 
-    def table(self, rows: Rows) -> Iterator[Found]:
+    def table(self, rows: Rows) -> Iterator[ArrayFindings]:
         """Findings where the state table disagrees."""
         width = self.evidence.width
         states, counts = np.full(width, NONE), np.zeros(width, dtype=np.int64)
@@ -129,45 +131,49 @@ class _Tally:
         # beginning.
         is_original = requests["copy"] == 0
         is_missing = is_start & (listed == NONE) & ((is_decided & is_original) | is_head)
-        yield self._of_requests(Finding.HALF_NOT_IN_TABLE, is_missing)
+        yield self._of_requests(FindingName.HALF_NOT_IN_TABLE, is_missing)
         forgotten = is_decided & is_listed_open
-        yield self._of_requests(Finding.DECISION_FORGOTTEN, forgotten, listed)
+        yield self._of_requests(FindingName.DECISION_FORGOTTEN, forgotten, listed)
         opposite = is_decided & is_listed_decided & (listed != state)
-        yield self._of_requests(Finding.TABLE_CONTRADICTS, opposite, listed)
+        yield self._of_requests(FindingName.TABLE_CONTRADICTS, opposite, listed)
         # A carried-forward request that waits for its delivery time may have been committed before
         # the log begins.
         may_be_older = self.is_open_end & (listed == COMMITTED)
         unfounded = is_start & (state == UNDECIDED) & is_listed_decided & ~may_be_older
-        yield self._of_requests(Finding.DECISION_WITHOUT_OP, unfounded, listed)
+        yield self._of_requests(FindingName.DECISION_WITHOUT_OP, unfounded, listed)
         split = is_start & (state == UNDECIDED) & ~is_head & is_listed_open
-        yield self._of_requests(Finding.TABLE_SPLITS, split, listed)
+        yield self._of_requests(FindingName.TABLE_SPLITS, split, listed)
         expected = requests["total"] + np.where(is_listed_open, self.part_count[self.at], 0)
         agrees = (listed == state) | ((state == UNDECIDED) & is_listed_open & is_head)
         is_countable = is_original | is_listed_open
         differs = is_start & agrees & is_countable & (counts[self.at] != expected)
-        yield self._of_requests(Finding.COUNT_DIFFERS, differs, counts[self.at])
+        yield self._of_requests(FindingName.COUNT_DIFFERS, differs, counts[self.at])
         # Undecided half messages are carried forward, so the log has them however old they are.
         is_open = (rows["state"] == UNDECIDED) | (rows["state"] == PARKED)
         is_within = (rows["first"] >= self.evidence.known_from) | is_open
         is_alone = (self.known[row_at] == 0) & is_within
         yield self._of_offsets(
-            Finding.ROW_WITHOUT_HALF, rows["first"][is_alone], rows["state"][is_alone]
+            FindingName.ROW_WITHOUT_HALF, rows["first"][is_alone], rows["state"][is_alone]
         )
 
-    def visible(self, shown: Rows) -> Iterator[Found]:
+    def visible(self, shown: Rows) -> Iterator[ArrayFindings]:
         """Findings where consumers see too little, too much, or something twice."""
         times = np.bincount(shown["first"] - self.base, minlength=self.evidence.width)
         seen = self._sum(times > 0)
         is_hidden = (self.state == COMMITTED) & (seen < self.requests["count"])
-        yield self._of_requests(Finding.COMMITTED_NOT_VISIBLE, is_hidden, seen)
+        yield self._of_requests(FindingName.COMMITTED_NOT_VISIBLE, is_hidden, seen)
         is_hidden_by_law = (self.state == ROLLED_BACK) | (
             (self.state == UNDECIDED) & ~self.is_open_end
         )
-        yield self._of_requests(Finding.VISIBLE_NOT_COMMITTED, is_hidden_by_law & (seen > 0), seen)
-        yield self._of_requests(Finding.VISIBLE_TWICE, self._sum(times > 1) > 0, self._sum(times))
+        yield self._of_requests(
+            FindingName.VISIBLE_NOT_COMMITTED, is_hidden_by_law & (seen > 0), seen
+        )
+        yield self._of_requests(
+            FindingName.VISIBLE_TWICE, self._sum(times > 1) > 0, self._sum(times)
+        )
         offsets = np.flatnonzero((times > 0) & (self.known == 0)) + self.base
         within = offsets[offsets >= self.evidence.known_from]
-        yield self._of_offsets(Finding.VISIBLE_WITHOUT_HALF, within, times[within - self.base])
+        yield self._of_offsets(FindingName.VISIBLE_WITHOUT_HALF, within, times[within - self.base])
 
     def parts(self) -> Rows:
         """Requests whose transaction has other requests, with their states."""

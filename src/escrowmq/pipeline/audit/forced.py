@@ -6,31 +6,22 @@ A ledger may no longer contradict them, because a janitor deletes the rows of de
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 -- the name that every Spark reader knows
 
-from escrowmq.client.settle_by_hand import FORCED
-from escrowmq.pipeline.audit.cases import state_label
-from escrowmq.pipeline.audit.findings import Finding
-from escrowmq.pipeline.audit.joins import NAME
+from escrowmq.client.producer.decide_by_hand import FORCED
+from escrowmq.pipeline.audit.cases import as_findings, state_label
+from escrowmq.pipeline.audit.findings import FindingName
+from escrowmq.pipeline.views.facts import BROKER_NAME as BROKER
 from escrowmq.pipeline.views.facts import (
-    AT_MS,
     DECIDED_AT_MS,
     DECIDED_BY,
-    DETAIL,
     FIRST,
-    HALF_OFFSET,
     HEAD,
     IS_FORCED,
-    PRODUCER_GROUP,
     STATE_CODE,
-    TRANSACTION_ID,
 )
-from escrowmq.pipeline.views.facts import BROKER_NAME as BROKER
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 COLUMNS = (FIRST, HEAD, STATE_CODE, DECIDED_AT_MS, DECIDED_BY, IS_FORCED)
 
@@ -41,14 +32,11 @@ _SAID = rf"(?s) by hand: .*{re.escape(FORCED)}(the ledger said .+|it has no ledg
 def told_forced(ops: DataFrame) -> DataFrame:
     """The transactions of these decisions (``COLUMNS``) that were forced, as findings."""
     forced = ops.where(F.col(IS_FORCED) | F.col(DECIDED_BY).rlike(_SAID))
-    unknown = F.lit(None).cast("string")
     # A decision has a row for each run of half messages.
-    return forced.dropDuplicates([BROKER, HEAD]).select(
-        F.lit(Finding.DECIDED_BY_FORCE.value).alias(NAME),
-        BROKER,
-        F.col(HEAD).alias(HALF_OFFSET),
-        unknown.alias(TRANSACTION_ID),
-        unknown.alias(PRODUCER_GROUP),
-        F.col(DECIDED_AT_MS).alias(AT_MS),
-        F.concat(state_label(STATE_CODE), F.lit(" by "), F.col(DECIDED_BY)).alias(DETAIL),
+    return as_findings(
+        forced.dropDuplicates([BROKER, HEAD]),
+        name=F.lit(FindingName.DECIDED_BY_FORCE.value),
+        half_offset=F.col(HEAD),
+        at_ms=F.col(DECIDED_AT_MS),
+        detail=F.concat(state_label(STATE_CODE), F.lit(" by "), F.col(DECIDED_BY)),
     )

@@ -16,7 +16,7 @@ from escrowmq.pipeline.pages.origin import moment
 from escrowmq.pipeline.pages.page import (
     Card,
     Cell,
-    Column,
+    TableColumn,
     cards,
     page_end,
     page_head,
@@ -85,7 +85,7 @@ def _verdict(report: AuditReport) -> Iterator[Card]:
 def _compared_card(done: int, failed: int) -> Card:
     if failed:
         lacking = (
-            f"{failed} of the comparisons could not be made: this proves too little."
+            f"{failed} of the comparisons could not be made: this is not a full proof."
             " The table below says why."
         )
         return Card("Comparisons", f"{done}", f"made, {failed} failed", [lacking], "open")
@@ -110,11 +110,11 @@ def _comparisons(comparisons: Sequence[ComparisonReport]) -> str:
             )
         )
     columns = (
-        Column("evidence", "short"),
-        Column("which", "name"),
-        Column("result", "short"),
-        Column("duration", "number"),
-        Column("what was looked at", "long"),
+        TableColumn("evidence", "short"),
+        TableColumn("which", "name"),
+        TableColumn("result", "short"),
+        TableColumn("duration", "number"),
+        TableColumn("what was looked at", "long"),
     )
     return table(columns, rows)
 
@@ -130,13 +130,13 @@ def _findings(report: AuditReport) -> Iterator[str]:
 
 
 _CASE_COLUMNS = (
-    Column("broker", "short"),
-    Column("half offset", "number"),
-    Column("transaction", "id"),
-    Column("group", "name"),
-    Column("at", "name"),
-    Column("by", "name"),
-    Column("detail", "long"),
+    TableColumn("broker", "short"),
+    TableColumn("half offset", "number"),
+    TableColumn("transaction", "id"),
+    TableColumn("group", "name"),
+    TableColumn("at", "name"),
+    TableColumn("by", "name"),
+    TableColumn("detail", "long"),
 )
 
 
@@ -176,12 +176,12 @@ def _case(case: Case) -> list[str]:
 
 
 _BROKER_COLUMNS = (
-    Column("broker", "name"),
-    Column("address", "short"),
-    Column("log offsets", "number"),
-    Column("half offsets", "number"),
-    Column("undecided", "number"),
-    Column("parked", "number"),
+    TableColumn("broker", "name"),
+    TableColumn("address", "short"),
+    TableColumn("log offsets", "number"),
+    TableColumn("half offsets", "number"),
+    TableColumn("undecided", "number"),
+    TableColumn("parked", "number"),
 )
 
 

@@ -12,15 +12,15 @@ from escrowmq.model.errors import EscrowError
 from escrowmq.pipeline.audit.cases import reports
 from escrowmq.pipeline.audit.compare import (
     AuditRequest,
-    Outcome,
-    Work,
+    AuditRun,
+    ComparisonResult,
     compare_consumers,
     compare_records,
 )
 from escrowmq.pipeline.audit.compare_business import compare_business
 from escrowmq.pipeline.audit.compare_lake import compare_lake
 from escrowmq.pipeline.audit.compare_ledgers import compare_ledgers, find_ledgers
-from escrowmq.pipeline.audit.findings import Compared
+from escrowmq.pipeline.audit.findings import ComparedEvidence
 from escrowmq.pipeline.audit.pins import Pin, take_pins
 from escrowmq.pipeline.audit.report import (
     AuditReport,
@@ -34,7 +34,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 #: The counts that belong to each comparison.
-_COUNTS = {Compared.TABLE: ("table_rows",), Compared.VISIBLE: ("visible",)}
+_COUNTS = {ComparedEvidence.TABLE: ("table_rows",), ComparedEvidence.VISIBLE: ("visible",)}
+#: The facts of a broker's report that its status has under the same name.
+_OF_STATUS = ("now_ms", "half_end", "undecided", "parked")
 _RAISED = re.compile(r"escrowmq\.model\.errors\.\w+: (.+)")
 
 
@@ -42,19 +44,19 @@ def run_audit(spark: SparkSession, request: AuditRequest) -> AuditReport:
     """Run an audit. If a comparison is not possible, the report says why."""
     started_at_ms = time.time_ns() // 1_000_000
     pins = take_pins(request.brokers, since_ms=request.since_ms)
-    run = _Run(Work(spark, request, pins))
-    outcome = run.compare(Compared.RECORDS, compare_records)
+    run = _Run(AuditRun(spark, request, pins))
+    outcome = run.compare(ComparedEvidence.RECORDS, compare_records)
     run.share(outcome)
     if request.lake:
-        run.compare(Compared.LAKE, compare_lake)
+        run.compare(ComparedEvidence.LAKE, compare_lake)
     else:
-        run.leave_out(Compared.LAKE, "no lake was given")
+        run.leave_out(ComparedEvidence.LAKE, "no lake was given")
     run.ledgers(request.ledgers)
     if request.business is not None:
-        run.compare(Compared.BUSINESS, compare_business, which=request.business.table)
+        run.compare(ComparedEvidence.BUSINESS, compare_business, which=request.business.table)
     else:
-        run.leave_out(Compared.BUSINESS, "no table was given")
-    run.compare(Compared.CONSUMERS, compare_consumers)
+        run.leave_out(ComparedEvidence.BUSINESS, "no table was given")
+    run.compare(ComparedEvidence.CONSUMERS, compare_consumers)
     return AuditReport(
         started_at_ms=started_at_ms,
         took_ms=time.time_ns() // 1_000_000 - started_at_ms,
@@ -70,14 +72,18 @@ def run_audit(spark: SparkSession, request: AuditRequest) -> AuditReport:
 class _Run:
     """Runs comparisons one after another. A failed one does not stop the others."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: AuditRun) -> None:
         self._work = work
         self.comparisons: list[ComparisonReport] = []
         self.findings: list[FoundReport] = []
 
     def compare(
-        self, compared: Compared, by: Callable[[Work], Outcome], *, which: str = ""
-    ) -> Outcome | None:
+        self,
+        compared: ComparedEvidence,
+        by: Callable[[AuditRun], ComparisonResult],
+        *,
+        which: str = "",
+    ) -> ComparisonResult | None:
         """Run one comparison, and record its result."""
         since = time.monotonic()
         work = self._work
@@ -102,7 +108,7 @@ class _Run:
         return outcome
 
     def fail(
-        self, compared: Compared, error: Exception, *, which: str = "", took_ms: int = 0
+        self, compared: ComparedEvidence, error: Exception, *, which: str = "", took_ms: int = 0
     ) -> None:
         """Record that a requested comparison failed."""
         self.comparisons.append(
@@ -115,7 +121,7 @@ class _Run:
             )
         )
 
-    def share(self, outcome: Outcome | None) -> None:
+    def share(self, outcome: ComparisonResult | None) -> None:
         """Report the state table and the queues, which are compared together with the records."""
         for compared, names in _COUNTS.items():
             if outcome is None:
@@ -130,17 +136,17 @@ class _Run:
     def ledgers(self, ledgers: Mapping[str, str]) -> None:
         """Compare the ledgers whose databases answer."""
         if not ledgers:
-            self.leave_out(Compared.LEDGER, "no ledger is in the config")
+            self.leave_out(ComparedEvidence.LEDGER, "no ledger is in the config")
             return
         found = find_ledgers(ledgers)
         for name, error in found.silent.items():
-            self.fail(Compared.LEDGER, error, which=name)
+            self.fail(ComparedEvidence.LEDGER, error, which=name)
         if found.urls:
             which = ", ".join(name for name in ledgers if name not in found.silent)
             by = partial(compare_ledgers, urls=found.urls)
-            self.compare(Compared.LEDGER, by, which=which)
+            self.compare(ComparedEvidence.LEDGER, by, which=which)
 
-    def leave_out(self, compared: Compared, why: str) -> None:
+    def leave_out(self, compared: ComparedEvidence, why: str) -> None:
         """Record that a comparison was not requested."""
         self.comparisons.append(ComparisonReport(compared=compared, not_compared=why))
 
@@ -158,15 +164,11 @@ def reason_of(error: Exception) -> str:
 
 
 def _broker(pin: Pin) -> BrokerReport:
-    status = pin.status
     return BrokerReport(
         name=pin.name,
         address=pin.address,
-        now_ms=status.now_ms,
         log_start=pin.log_start,
         log_end=pin.log_end,
         half_start=pin.known_from,
-        half_end=status.half_end,
-        undecided=status.undecided,
-        parked=status.parked,
+        **{name: getattr(pin.status, name) for name in _OF_STATUS},
     )

@@ -2,23 +2,19 @@
 
 ``fold.py`` must agree with this module. It is also a way to run the audit that needs nothing but
 equality: each half message is a row, each decided one is a row, and they are joined. The columns
-are those of ``protocol/own_rows.py``.
+are those of ``protocol/native/rows.py``.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 -- the name that every Spark reader knows
 
 from escrowmq.pipeline.audit.arrays import COMMITTED, NONE, PARKED, ROLLED_BACK, UNDECIDED
-from escrowmq.pipeline.audit.findings import Finding
+from escrowmq.pipeline.audit.findings import FindingName
 from escrowmq.pipeline.views.facts import BROKER_NAME as BROKER
 from escrowmq.pipeline.views.facts import FIRST, HALF_OFFSET, HEAD, IS_COPY, STATE_CODE
 from escrowmq.pipeline.views.facts import MESSAGE_COUNT as COUNT
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 RECORDED, OTHER, NAME = "recorded", "other", "name"
 LISTED, LISTED_COUNT, TIMES = "listed", "listed_count", "times"
@@ -70,17 +66,14 @@ def findings_in_records(folded: DataFrame, halves: DataFrame, ops: DataFrame) ->
     """Findings in half and op records alone."""
     is_both = (F.col("committed") > 0) & (F.col("rolled_back") > 0)
     is_partly = (F.col(STATE_CODE) == NONE) & ~is_both
-    known = _spread(halves.select(*_REQUEST)).select(*_OFFSET).distinct()
-    unfounded = ops.withColumn(HALF_OFFSET, F.col(FIRST)).join(
-        known, on=list(_OFFSET), how="left_anti"
-    )
+    unfounded = _without_half(ops.withColumn(HALF_OFFSET, F.col(FIRST)), halves)
     found = (
-        (Finding.DECIDED_TWICE, (F.col("twice") > 0) & ~is_both, F.lit(NONE)),
-        (Finding.DECIDED_BOTH_WAYS, is_both, F.lit(NONE)),
-        (Finding.DECIDED_IN_PART, is_partly, F.lit(NONE)),
-        (Finding.HALF_STORED_TWICE, F.col("is_stored_twice"), F.lit(NONE)),
+        (FindingName.DECIDED_TWICE, (F.col("twice") > 0) & ~is_both, F.lit(NONE)),
+        (FindingName.DECIDED_BOTH_WAYS, is_both, F.lit(NONE)),
+        (FindingName.DECIDED_IN_PART, is_partly, F.lit(NONE)),
+        (FindingName.HALF_STORED_TWICE, F.col("is_stored_twice"), F.lit(NONE)),
     )
-    alone = _of_offsets(Finding.OP_WITHOUT_HALF, unfounded, F.col(STATE_CODE))
+    alone = _of_offsets(FindingName.OP_WITHOUT_HALF, unfounded, F.col(STATE_CODE))
     return _of_requests(folded, *found).unionByName(alone)
 
 
@@ -95,7 +88,7 @@ def findings_in_parts(parts: DataFrame) -> DataFrame:
         .agg(states, F.sum(COUNT).alias(COUNT))
         .where(F.col("states") > 1)
         .select(
-            F.lit(Finding.DECIDED_IN_PART.value).alias(NAME),
+            F.lit(FindingName.DECIDED_IN_PART.value).alias(NAME),
             BROKER,
             F.col(HEAD).alias(HALF_OFFSET),
             HEAD,
@@ -123,8 +116,7 @@ def findings_in_table(folded: DataFrame, halves: DataFrame, transactions: DataFr
         .withColumn(LISTED, F.coalesce(LISTED, F.lit(NONE)))
         .withColumn("part_count", F.coalesce("part_count", F.lit(0)))
     )
-    known = _spread(halves.select(*_REQUEST)).select(*_OFFSET).distinct()
-    unknown = transactions.join(known, on=list(_OFFSET), how="left_anti")
+    unknown = _without_half(transactions, halves)
     state, is_copy, is_head = F.col(STATE_CODE), F.col(IS_COPY), F.col(FIRST) == F.col(HEAD)
     is_open, is_decided = state == UNDECIDED, state > UNDECIDED
     is_listed_open = F.col(LISTED).isin(UNDECIDED, PARKED)
@@ -138,22 +130,21 @@ def findings_in_table(folded: DataFrame, halves: DataFrame, transactions: DataFr
     expected = F.col(COUNT) + F.when(is_listed_open, F.col("part_count")).otherwise(0)
     is_other_count = agrees & (~is_copy | is_listed_open) & (F.col(LISTED_COUNT) != expected)
     found = (
-        (Finding.HALF_NOT_IN_TABLE, is_missing, F.lit(NONE)),
-        (Finding.DECISION_FORGOTTEN, is_decided & is_listed_open, F.col(LISTED)),
-        (Finding.DECISION_WITHOUT_OP, is_unfounded, F.col(LISTED)),
-        (Finding.TABLE_CONTRADICTS, is_opposite, F.col(LISTED)),
-        (Finding.TABLE_SPLITS, is_split, F.col(LISTED)),
-        (Finding.COUNT_DIFFERS, is_other_count, F.col(LISTED_COUNT)),
+        (FindingName.HALF_NOT_IN_TABLE, is_missing, F.lit(NONE)),
+        (FindingName.DECISION_FORGOTTEN, is_decided & is_listed_open, F.col(LISTED)),
+        (FindingName.DECISION_WITHOUT_OP, is_unfounded, F.col(LISTED)),
+        (FindingName.TABLE_CONTRADICTS, is_opposite, F.col(LISTED)),
+        (FindingName.TABLE_SPLITS, is_split, F.col(LISTED)),
+        (FindingName.COUNT_DIFFERS, is_other_count, F.col(LISTED_COUNT)),
     )
-    alone = _of_offsets(Finding.ROW_WITHOUT_HALF, unknown, F.col(STATE_CODE))
+    alone = _of_offsets(FindingName.ROW_WITHOUT_HALF, unknown, F.col(STATE_CODE))
     return _of_requests(compared, *found).unionByName(alone)
 
 
 def findings_in_queues(folded: DataFrame, halves: DataFrame, visible: DataFrame) -> DataFrame:
     """Findings where consumers see too little, too much, or something twice."""
     shown = visible.groupBy(*_OFFSET).agg(F.count("*").alias(TIMES))
-    known = _spread(halves.select(*_REQUEST)).select(*_OFFSET).distinct()
-    unknown = shown.join(known, on=list(_OFFSET), how="left_anti")
+    unknown = _without_half(shown, halves)
     is_seen = F.coalesce(F.col(TIMES) > 0, F.lit(False))  # noqa: FBT003 -- a column's value
     seen = (
         _spread(folded)
@@ -169,11 +160,11 @@ def findings_in_queues(folded: DataFrame, halves: DataFrame, visible: DataFrame)
     is_hidden_by_law = F.col(STATE_CODE).isin(UNDECIDED, ROLLED_BACK) & ~is_open_end
     is_hidden = (F.col(STATE_CODE) == COMMITTED) & (F.col("seen") < F.col(COUNT))
     found = (
-        (Finding.COMMITTED_NOT_VISIBLE, is_hidden, F.col("seen")),
-        (Finding.VISIBLE_NOT_COMMITTED, is_hidden_by_law & (F.col("seen") > 0), F.col("seen")),
-        (Finding.VISIBLE_TWICE, F.col("seen_twice") > 0, F.col(TIMES)),
+        (FindingName.COMMITTED_NOT_VISIBLE, is_hidden, F.col("seen")),
+        (FindingName.VISIBLE_NOT_COMMITTED, is_hidden_by_law & (F.col("seen") > 0), F.col("seen")),
+        (FindingName.VISIBLE_TWICE, F.col("seen_twice") > 0, F.col(TIMES)),
     )
-    alone = _of_offsets(Finding.VISIBLE_WITHOUT_HALF, unknown, F.col(TIMES))
+    alone = _of_offsets(FindingName.VISIBLE_WITHOUT_HALF, unknown, F.col(TIMES))
     return _of_requests(seen, *found).unionByName(alone)
 
 
@@ -181,6 +172,12 @@ def _spread(spans: DataFrame) -> DataFrame:
     """One row for each half offset."""
     last = F.col(FIRST) + F.col(COUNT) - 1
     return spans.withColumn(HALF_OFFSET, F.explode(F.sequence(F.col(FIRST), last)))
+
+
+def _without_half(rows: DataFrame, halves: DataFrame) -> DataFrame:
+    """The rows whose half offset no record brings."""
+    known = _spread(halves.select(*_REQUEST)).select(*_OFFSET).distinct()
+    return rows.join(known, on=list(_OFFSET), how="left_anti")
 
 
 def _outcomes(ops: DataFrame) -> DataFrame:
@@ -205,7 +202,7 @@ def _state() -> Column:
     )
 
 
-def _of_requests(judged: DataFrame, *found: tuple[Finding, Column, Column]) -> DataFrame:
+def _of_requests(judged: DataFrame, *found: tuple[FindingName, Column, Column]) -> DataFrame:
     """The findings that hold for each request: their names, and what the other side says."""
     holding = [
         F.when(
@@ -226,7 +223,7 @@ def _of_requests(judged: DataFrame, *found: tuple[Finding, Column, Column]) -> D
     )
 
 
-def _of_offsets(finding: Finding, rows: DataFrame, other: Column) -> DataFrame:
+def _of_offsets(finding: FindingName, rows: DataFrame, other: Column) -> DataFrame:
     return rows.select(
         F.lit(finding.value).alias(NAME),
         BROKER,

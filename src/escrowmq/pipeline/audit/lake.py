@@ -7,30 +7,24 @@ offset. Anything below the beginning of the brokers' own data is not compared.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 -- the name that every Spark reader knows
 
-from escrowmq.pipeline.audit.findings import Finding
+from escrowmq.pipeline.audit.cases import as_findings, when
+from escrowmq.pipeline.audit.findings import FindingName
 from escrowmq.pipeline.audit.joins import NAME
 from escrowmq.pipeline.source.message_columns import QUEUE_ID, QUEUE_OFFSET, TOPIC, VISIBLE_AT_MS
 from escrowmq.pipeline.views.facts import (
     AT_MS,
     DECIDED_AT_MS,
-    DETAIL,
     EVENT,
     HALF_OFFSET,
     HEAD,
     LOG_OFFSET,
-    PRODUCER_GROUP,
     STATE_CODE,
-    TRANSACTION_ID,
 )
 from escrowmq.pipeline.views.facts import BROKER_NAME as BROKER
 from escrowmq.transaction.states import State
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 TIMES, RUNS, IS_HERE = "times", "runs", "is_here"
 ARCHIVED_END, KEPT_FROM_MS = "archived_end", "kept_from_ms"
@@ -69,14 +63,14 @@ def findings_in_messages(
     is_missing = F.col(TIMES).isNull() & is_archived & is_in_queue
     is_unknown = F.col(IS_HERE).isNull() & (is_in_queue | (offset >= F.col("end_after")))
     name = F.coalesce(
-        _when(Finding.LAKE_MESSAGE_MISSING, is_missing),
-        _when(Finding.LAKE_MESSAGE_UNKNOWN, is_unknown),
-        _when(Finding.LAKE_MESSAGE_DOUBLED, F.col(TIMES) > 1),
+        when(FindingName.LAKE_MESSAGE_MISSING, is_missing),
+        when(FindingName.LAKE_MESSAGE_UNKNOWN, is_unknown),
+        when(FindingName.LAKE_MESSAGE_DOUBLED, F.col(TIMES) > 1),
     )
     place = F.format_string("%s, queue %d, offset %d", TOPIC, QUEUE_ID, QUEUE_OFFSET)
     times = F.concat(F.coalesce(TIMES, F.lit(0)), F.lit(" times in the lake"))
     at_ms = F.coalesce(VISIBLE_AT_MS, "archived_at_ms")
-    return _found(compared, name, F.col(TRANSACTION_ID), at_ms, F.concat_ws("; ", place, times))
+    return _found(compared, name, at_ms, F.concat_ws("; ", place, times))
 
 
 def decisions(ops: DataFrame) -> DataFrame:
@@ -134,14 +128,14 @@ def findings_in_life_lines(decided: DataFrame, events: DataFrame, starts: DataFr
     recorded = F.col(STATE_CODE)
     is_other = (F.col("archived") != recorded) | (F.col("archived_too") != recorded)
     name = F.coalesce(
-        _when(Finding.LAKE_CONTRADICTS, is_other),
-        _when(Finding.LAKE_DECISION_MISSING, is_fewer & is_reached),
-        _when(Finding.LAKE_DECISION_UNKNOWN, F.col(STATE_CODE).isNull() & is_of_log & is_known),
-        _when(Finding.LAKE_DECISION_DOUBLED, F.col(TIMES) > F.col(RUNS)),
+        when(FindingName.LAKE_CONTRADICTS, is_other),
+        when(FindingName.LAKE_DECISION_MISSING, is_fewer & is_reached),
+        when(FindingName.LAKE_DECISION_UNKNOWN, F.col(STATE_CODE).isNull() & is_of_log & is_known),
+        when(FindingName.LAKE_DECISION_DOUBLED, F.col(TIMES) > F.col(RUNS)),
     )
     times = F.concat(F.coalesce(TIMES, F.lit(0)), F.lit(" times in the lake's life lines"))
     at_ms = F.coalesce(DECIDED_AT_MS, "archived_at_ms")
-    return _found(compared, name, _unknown(), at_ms, times)
+    return _found(compared, name, at_ms, times)
 
 
 def _is_reached(offset: Column, at_ms: Column) -> Column:
@@ -151,28 +145,7 @@ def _is_reached(offset: Column, at_ms: Column) -> Column:
     return F.when(F.col(ARCHIVED_END).isNotNull(), is_recorded).otherwise(is_between)
 
 
-def _found(
-    compared: DataFrame, name: Column, transaction_id: Column, at_ms: Column, detail: Column
-) -> DataFrame:
+def _found(compared: DataFrame, name: Column, at_ms: Column, detail: Column) -> DataFrame:
     """The rows that have a name, as findings."""
-    return (
-        compared.withColumn(NAME, name)
-        .where(F.col(NAME).isNotNull())
-        .select(
-            NAME,
-            BROKER,
-            HALF_OFFSET,
-            transaction_id.alias(TRANSACTION_ID),
-            _unknown().alias(PRODUCER_GROUP),
-            at_ms.alias(AT_MS),
-            detail.alias(DETAIL),
-        )
-    )
-
-
-def _unknown() -> Column:
-    return F.lit(None).cast("string")
-
-
-def _when(finding: Finding, holds: Column) -> Column:
-    return F.when(holds, F.lit(finding.value))
+    named = compared.withColumn(NAME, name).where(F.col(NAME).isNotNull())
+    return as_findings(named, at_ms=at_ms, detail=detail)

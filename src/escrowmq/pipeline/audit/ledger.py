@@ -8,28 +8,30 @@ decision whose row still exists tells since when no janitor swept the ledger.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 -- the name that every Spark reader knows
 from pyspark.sql.window import Window
 
-from escrowmq.client import janitor
-from escrowmq.client.database_block import MAX_DURATION_MS
-from escrowmq.client.databases import opener_of
-from escrowmq.client.ledger_checks import Outcome
+from escrowmq.client.database.block import MAX_DURATION_MS
+from escrowmq.client.database.connections import DatabaseConnection
+from escrowmq.client.database.databases import opener_of
+from escrowmq.client.ledger import janitor
+from escrowmq.client.ledger.checks import LedgerOutcome
 from escrowmq.model.errors import EscrowError, Unavailable
 from escrowmq.pipeline.audit.arrays import COMMITTED, ROLLED_BACK, UNDECIDED
-from escrowmq.pipeline.audit.findings import Finding
+from escrowmq.pipeline.audit.cases import as_findings, when
+from escrowmq.pipeline.audit.findings import FindingName
 from escrowmq.pipeline.audit.joins import NAME
 from escrowmq.pipeline.audit.pins import Pin
 from escrowmq.pipeline.views.facts import (
     APP_ID,
-    AT_MS,
     DECIDED_AT_MS,
     DECIDED_BY,
-    DETAIL,
+    FIRST,
     HALF_OFFSET,
     HEAD,
     LEDGER,
@@ -39,9 +41,6 @@ from escrowmq.pipeline.views.facts import (
     TRANSACTION_ID,
 )
 from escrowmq.pipeline.views.facts import BROKER_NAME as BROKER
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
 
 SWEEP_MS_MAX = 15 * 60_000
 """The longest time that a janitor needs to sweep a ledger."""
@@ -65,41 +64,47 @@ JUDGED = (
 )
 _TRANSACTION = (LEDGER, TRANSACTION_ID)
 
+OF_HALVES = (FIRST, HEAD, TRANSACTION_ID, LEDGER, PRODUCER_GROUP, STORED_AT_MS)
+OF_OPS = (FIRST, HEAD, STATE_CODE, DECIDED_AT_MS, DECIDED_BY, APP_ID)
+"""The columns that ``with_outcome`` needs."""
+
 
 def ledger_rows(spark: SparkSession, ledgers: Mapping[str, str]) -> DataFrame:
     """All rows of the ledgers, given as URLs by UUID. One task reads each ledger, in pages."""
-    read = _reader(sorted(ledgers.items()))
-    return spark.range(0, len(ledgers), numPartitions=len(ledgers)).mapInArrow(read, ROWS)
+    by_number = sorted(ledgers.items())
 
-
-def _reader(
-    ledgers: Sequence[tuple[str, str]],
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column("id").to_pylist():
-                yield from _pages(*ledgers[number])
+                yield from _pages(*by_number[number])
 
-    return read
+    return spark.range(0, len(ledgers), numPartitions=len(ledgers)).mapInArrow(read, ROWS)
 
 
-def _pages(uuid: str, url: str) -> Iterator[pa.RecordBatch]:
+@contextmanager
+def opened(url: str) -> Iterator[DatabaseConnection]:
+    """Open a connection to a ledger's database for the block, and turn its errors into ours."""
     try:
-        with opener_of(url)() as link:
-            for page in janitor.pages(link, uuid):
-                ids, outcomes, times = zip(*page.rows, strict=True)
-                yield pa.record_batch(
-                    {
-                        LEDGER: pa.array([uuid] * len(page.rows), pa.string()),
-                        TRANSACTION_ID: pa.array(ids, pa.string()),
-                        OUTCOME: pa.array(outcomes, pa.string()),
-                        WRITTEN_AT_MS: pa.array(times, pa.int64()),
-                    }
-                )
+        with opener_of(url)() as connection:
+            yield connection
     except EscrowError:
         raise
     except Exception as error:
         raise Unavailable("ledger_unreachable", cause=str(error)[:500]) from error
+
+
+def _pages(uuid: str, url: str) -> Iterator[pa.RecordBatch]:
+    with opened(url) as connection:
+        for page in janitor.pages(connection, uuid):
+            ids, outcomes, times = zip(*page.rows, strict=True)
+            yield pa.record_batch(
+                {
+                    LEDGER: pa.array([uuid] * len(page.rows), pa.string()),
+                    TRANSACTION_ID: pa.array(ids, pa.string()),
+                    OUTCOME: pa.array(outcomes, pa.string()),
+                    WRITTEN_AT_MS: pa.array(times, pa.int64()),
+                }
+            )
 
 
 def with_outcome(halves: DataFrame, ops: DataFrame) -> DataFrame:
@@ -134,17 +139,17 @@ def judged(transactions: DataFrame, rows: DataFrame, *, from_ms: int) -> DataFra
     known = compared.join(F.broadcast(kept_since), on=LEDGER, how="left")
     has_row, has_half = F.col(OUTCOME).isNotNull(), F.col(HALF_OFFSET).isNotNull()
     outcome, state = F.col(OUTCOME), F.col(STATE_CODE)
-    is_opposite = ((outcome == Outcome.COMMITTED.value) & (state == ROLLED_BACK)) | (
-        (outcome == Outcome.ROLLED_BACK.value) & (state == COMMITTED)
+    is_opposite = ((outcome == LedgerOutcome.COMMITTED.value) & (state == ROLLED_BACK)) | (
+        (outcome == LedgerOutcome.ROLLED_BACK.value) & (state == COMMITTED)
     )
     is_unswept = F.col(DECIDED_AT_MS) > F.col(KEPT_SINCE_MS) + SWEEP_MS_MAX
     is_missing = has_half & ~has_row & (F.col(STATE_CODE) == COMMITTED) & is_unswept
     is_recent = F.col(WRITTEN_AT_MS) >= from_ms
-    is_unknown = ~has_half & (F.col(OUTCOME) == Outcome.COMMITTED.value) & is_recent
+    is_unknown = ~has_half & (F.col(OUTCOME) == LedgerOutcome.COMMITTED.value) & is_recent
     name = F.coalesce(
-        _when(Finding.LEDGER_CONTRADICTS, is_opposite),
-        _when(Finding.LEDGER_ROW_MISSING, is_missing),
-        _when(Finding.LEDGER_ROW_UNKNOWN, is_unknown),
+        when(FindingName.LEDGER_CONTRADICTS, is_opposite),
+        when(FindingName.LEDGER_ROW_MISSING, is_missing),
+        when(FindingName.LEDGER_ROW_UNKNOWN, is_unknown),
     )
     return known.withColumn(NAME, name).where(F.col(NAME).isNotNull()).select(*JUDGED)
 
@@ -156,8 +161,8 @@ def without_swept(found: DataFrame, transactions: DataFrame, rows_again: DataFra
     lower ids before. So if a later read (``rows_again``) still has an older row among those, no
     janitor came by.
     """
-    is_missing = F.col(NAME) == Finding.LEDGER_ROW_MISSING.value
-    is_committed = F.col(OUTCOME) == Outcome.COMMITTED.value
+    is_missing = F.col(NAME) == FindingName.LEDGER_ROW_MISSING.value
+    is_committed = F.col(OUTCOME) == LedgerOutcome.COMMITTED.value
     kept = transactions.where(F.col(STATE_CODE) == COMMITTED).join(
         rows_again.where(is_committed), on=list(_TRANSACTION), how="left_semi"
     )
@@ -187,7 +192,7 @@ def without_swept(found: DataFrame, transactions: DataFrame, rows_again: DataFra
 
 def without_later(found: DataFrame, later: DataFrame, *, from_ms: int) -> DataFrame:
     """Drop rows whose half messages came ``later``, or are now beyond the horizon."""
-    is_unknown = F.col(NAME) == Finding.LEDGER_ROW_UNKNOWN.value
+    is_unknown = F.col(NAME) == FindingName.LEDGER_ROW_UNKNOWN.value
     unknown = found.where(is_unknown & (F.col(WRITTEN_AT_MS) >= from_ms))
     unknown = unknown.join(later.select(*_TRANSACTION), on=list(_TRANSACTION), how="left_anti")
     return found.where(~is_unknown).unionByName(unknown.select(*JUDGED))
@@ -195,14 +200,12 @@ def without_later(found: DataFrame, later: DataFrame, *, from_ms: int) -> DataFr
 
 def told_ledgers(found: DataFrame) -> DataFrame:
     """Findings in the columns of all findings."""
-    at_ms = F.coalesce(DECIDED_AT_MS, WRITTEN_AT_MS).alias(AT_MS)
-    return found.select(
-        NAME, BROKER, HALF_OFFSET, TRANSACTION_ID, PRODUCER_GROUP, at_ms, _detail().alias(DETAIL)
-    )
+    at_ms = F.coalesce(DECIDED_AT_MS, WRITTEN_AT_MS)
+    return as_findings(found, at_ms=at_ms, detail=_detail())
 
 
 def _is_kept() -> Column:
-    return (F.col(STATE_CODE) == COMMITTED) & (F.col(OUTCOME) == Outcome.COMMITTED.value)
+    return (F.col(STATE_CODE) == COMMITTED) & (F.col(OUTCOME) == LedgerOutcome.COMMITTED.value)
 
 
 def rows_from_ms(pins: Sequence[Pin]) -> int:
@@ -210,10 +213,6 @@ def rows_from_ms(pins: Sequence[Pin]) -> int:
     cut = [pin.known_from_ms for pin in pins if not pin.is_whole]
     # The row is written after its half messages, within the longest duration of a block.
     return max(cut) + MAX_DURATION_MS + CLOCKS_APART_MS_MAX if cut else 0
-
-
-def _when(finding: Finding, holds: Column) -> Column:
-    return F.when(holds, F.lit(finding.value))
 
 
 def _detail() -> Column:

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from escrowmq.pipeline.audit.findings import Compared, Finding, Kind
+from escrowmq.pipeline.audit.findings import Breach, ComparedEvidence, FindingName
 
 
 class Meaning(NamedTuple):
     """The meaning of a finding."""
 
-    kind: Kind
-    compared: Compared
+    kind: Breach
+    compared: ComparedEvidence
     #: One line for the report.
     about: str
     #: The operator's next step.
@@ -22,215 +22,215 @@ class Meaning(NamedTuple):
 
 
 _CHECK = "run `escrowmq store check` on the stopped broker's data, and keep that data"
-_REBUILD = f"{_CHECK}; `escrowmq store repair` makes the state table anew from the log"
-_QUEUES = f"{_CHECK}; `escrowmq store repair` makes the queues anew from the log"
-_LAKE = "find out who else wrote to the lake table; archive that range again into a new one"
+_REBUILD = f"{_CHECK}; `escrowmq store repair` rebuilds the state table from the log"
+_QUEUES = f"{_CHECK}; `escrowmq store repair` rebuilds the queues from the log"
+_LAKE = "find out what else wrote to the lake table; archive that range again into a new table"
 
-MEANINGS: dict[Finding, Meaning] = {
-    Finding.DECIDED_TWICE: Meaning(
-        Kind.DOUBLED,
-        Compared.RECORDS,
-        "two op records decide the same half message alike",
+MEANINGS: dict[FindingName, Meaning] = {
+    FindingName.DECIDED_TWICE: Meaning(
+        Breach.DOUBLED,
+        ComparedEvidence.RECORDS,
+        "two op records decide the same half message in the same way",
         _CHECK,
     ),
-    Finding.DECIDED_BOTH_WAYS: Meaning(
-        Kind.CONTRADICTORY,
-        Compared.RECORDS,
+    FindingName.DECIDED_BOTH_WAYS: Meaning(
+        Breach.CONTRADICTORY,
+        ComparedEvidence.RECORDS,
         "one op record commits the half message and another rolls it back",
         _CHECK,
     ),
-    Finding.DECIDED_IN_PART: Meaning(
-        Kind.CONTRADICTORY,
-        Compared.RECORDS,
-        "some half messages of the transaction are decided and others are not, or not alike",
+    FindingName.DECIDED_IN_PART: Meaning(
+        Breach.CONTRADICTORY,
+        ComparedEvidence.RECORDS,
+        "some half messages of the transaction are decided and others are not, or differently",
         _CHECK,
     ),
-    Finding.HALF_STORED_TWICE: Meaning(
-        Kind.DOUBLED,
-        Compared.RECORDS,
-        "two records bring a half message with the same half offset",
+    FindingName.HALF_STORED_TWICE: Meaning(
+        Breach.DOUBLED,
+        ComparedEvidence.RECORDS,
+        "two records hold a half message with the same half offset",
         _CHECK,
     ),
-    Finding.OP_WITHOUT_HALF: Meaning(
-        Kind.PHANTOM,
-        Compared.RECORDS,
+    FindingName.OP_WITHOUT_HALF: Meaning(
+        Breach.PHANTOM,
+        ComparedEvidence.RECORDS,
         "an op record decides a half message that the log does not have",
         _CHECK,
     ),
-    Finding.UNREADABLE: Meaning(
-        Kind.LOST,
-        Compared.RECORDS,
-        "bytes of the log are damaged, and nobody can read what they said",
-        f"{_CHECK}; `escrowmq store repair` takes the damage out",
+    FindingName.UNREADABLE: Meaning(
+        Breach.LOST,
+        ComparedEvidence.RECORDS,
+        "bytes of the log are damaged, and their records cannot be read",
+        f"{_CHECK}; `escrowmq store repair` removes the damaged part",
     ),
-    Finding.DECIDED_BY_FORCE: Meaning(
-        Kind.FORCED,
-        Compared.RECORDS,
+    FindingName.DECIDED_BY_FORCE: Meaning(
+        Breach.FORCED,
+        ComparedEvidence.RECORDS,
         "a person decided the transaction by force, whatever its ledger said",
-        "compare the database with what its messages did, and correct one of them;"
-        " `--since` leaves out what is done with",
+        "compare the database with the effects of the messages, and correct one of them;"
+        " `--since` leaves out cases that you have dealt with",
     ),
-    Finding.HALF_NOT_IN_TABLE: Meaning(
-        Kind.LOST,
-        Compared.TABLE,
-        "the log has the half message and the state table does not",
+    FindingName.HALF_NOT_IN_TABLE: Meaning(
+        Breach.LOST,
+        ComparedEvidence.TABLE,
+        "the log has the half message, but the state table does not",
         _REBUILD,
     ),
-    Finding.DECISION_FORGOTTEN: Meaning(
-        Kind.LOST,
-        Compared.TABLE,
-        "an op record decides the transaction and the state table has it as undecided",
+    FindingName.DECISION_FORGOTTEN: Meaning(
+        Breach.LOST,
+        ComparedEvidence.TABLE,
+        "an op record decides the transaction, but the state table lists it as undecided",
         _REBUILD,
     ),
-    Finding.DECISION_WITHOUT_OP: Meaning(
-        Kind.PHANTOM,
-        Compared.TABLE,
-        "the state table has the transaction as decided and no op record can be read that says so",
+    FindingName.DECISION_WITHOUT_OP: Meaning(
+        Breach.PHANTOM,
+        ComparedEvidence.TABLE,
+        "the state table lists the transaction as decided, but no readable op record decides it",
         _REBUILD,
     ),
-    Finding.TABLE_CONTRADICTS: Meaning(
-        Kind.CONTRADICTORY,
-        Compared.TABLE,
-        "the state table has the opposite of what the op record says",
+    FindingName.TABLE_CONTRADICTS: Meaning(
+        Breach.CONTRADICTORY,
+        ComparedEvidence.TABLE,
+        "the state table lists the opposite of the decision in the op record",
         _REBUILD,
     ),
-    Finding.TABLE_SPLITS: Meaning(
-        Kind.CONTRADICTORY,
-        Compared.TABLE,
-        "the state table lists a later request of an undecided transaction on its own",
+    FindingName.TABLE_SPLITS: Meaning(
+        Breach.CONTRADICTORY,
+        ComparedEvidence.TABLE,
+        "the state table lists a later request of an undecided transaction as a separate one",
         _REBUILD,
     ),
-    Finding.COUNT_DIFFERS: Meaning(
-        Kind.CONTRADICTORY,
-        Compared.TABLE,
-        "the state table counts other half messages than the records bring",
+    FindingName.COUNT_DIFFERS: Meaning(
+        Breach.CONTRADICTORY,
+        ComparedEvidence.TABLE,
+        "the state table and the records count different numbers of half messages",
         _REBUILD,
     ),
-    Finding.ROW_WITHOUT_HALF: Meaning(
-        Kind.PHANTOM,
-        Compared.TABLE,
+    FindingName.ROW_WITHOUT_HALF: Meaning(
+        Breach.PHANTOM,
+        ComparedEvidence.TABLE,
         "the state table has a half message whose record cannot be read from the log",
         _CHECK,
     ),
-    Finding.UNDECIDED_TOO_LONG: Meaning(
-        Kind.STUCK,
-        Compared.TABLE,
-        "the transaction is undecided past the age at which it must be parked",
-        "is a pipeline running? Look at its log, then settle the transaction by hand",
+    FindingName.UNDECIDED_TOO_LONG: Meaning(
+        Breach.STUCK,
+        ComparedEvidence.TABLE,
+        "the transaction is still undecided after the age at which it must be parked",
+        "check that a pipeline is running and read its log, then decide the transaction by hand",
     ),
-    Finding.COMMITTED_NOT_VISIBLE: Meaning(
-        Kind.LOST,
-        Compared.VISIBLE,
-        "the transaction is committed and consumers cannot see all of its messages",
+    FindingName.COMMITTED_NOT_VISIBLE: Meaning(
+        Breach.LOST,
+        ComparedEvidence.VISIBLE,
+        "the transaction is committed, but consumers cannot see all of its messages",
         _QUEUES,
     ),
-    Finding.VISIBLE_NOT_COMMITTED: Meaning(
-        Kind.PHANTOM,
-        Compared.VISIBLE,
+    FindingName.VISIBLE_NOT_COMMITTED: Meaning(
+        Breach.PHANTOM,
+        ComparedEvidence.VISIBLE,
         "consumers can see a message of a transaction that is not committed",
         _QUEUES,
     ),
-    Finding.VISIBLE_TWICE: Meaning(
-        Kind.DOUBLED,
-        Compared.VISIBLE,
+    FindingName.VISIBLE_TWICE: Meaning(
+        Breach.DOUBLED,
+        ComparedEvidence.VISIBLE,
         "consumers can see a message in more than one place",
         _QUEUES,
     ),
-    Finding.VISIBLE_WITHOUT_HALF: Meaning(
-        Kind.PHANTOM,
-        Compared.VISIBLE,
+    FindingName.VISIBLE_WITHOUT_HALF: Meaning(
+        Breach.PHANTOM,
+        ComparedEvidence.VISIBLE,
         "consumers can see a transaction's message whose half message the log does not have",
         _QUEUES,
     ),
-    Finding.LAKE_MESSAGE_MISSING: Meaning(
-        Kind.LOST,
-        Compared.LAKE,
+    FindingName.LAKE_MESSAGE_MISSING: Meaning(
+        Breach.LOST,
+        ComparedEvidence.LAKE,
         "a visible message that was archived is not in the lake",
         _LAKE,
     ),
-    Finding.LAKE_MESSAGE_DOUBLED: Meaning(
-        Kind.DOUBLED,
-        Compared.LAKE,
+    FindingName.LAKE_MESSAGE_DOUBLED: Meaning(
+        Breach.DOUBLED,
+        ComparedEvidence.LAKE,
         "the lake has a message more than once",
         _LAKE,
     ),
-    Finding.LAKE_MESSAGE_UNKNOWN: Meaning(
-        Kind.PHANTOM,
-        Compared.LAKE,
+    FindingName.LAKE_MESSAGE_UNKNOWN: Meaning(
+        Breach.PHANTOM,
+        ComparedEvidence.LAKE,
         "the lake has a message that the queue does not have",
         _LAKE,
     ),
-    Finding.LAKE_DECISION_MISSING: Meaning(
-        Kind.LOST,
-        Compared.LAKE,
+    FindingName.LAKE_DECISION_MISSING: Meaning(
+        Breach.LOST,
+        ComparedEvidence.LAKE,
         "an archived decision is not in the lake's life lines",
         _LAKE,
     ),
-    Finding.LAKE_DECISION_DOUBLED: Meaning(
-        Kind.DOUBLED,
-        Compared.LAKE,
+    FindingName.LAKE_DECISION_DOUBLED: Meaning(
+        Breach.DOUBLED,
+        ComparedEvidence.LAKE,
         "the lake's life lines have a decision more than once",
         _LAKE,
     ),
-    Finding.LAKE_DECISION_UNKNOWN: Meaning(
-        Kind.PHANTOM,
-        Compared.LAKE,
+    FindingName.LAKE_DECISION_UNKNOWN: Meaning(
+        Breach.PHANTOM,
+        ComparedEvidence.LAKE,
         "the lake's life lines have a decision that the log does not have",
         _LAKE,
     ),
-    Finding.LAKE_CONTRADICTS: Meaning(
-        Kind.CONTRADICTORY,
-        Compared.LAKE,
+    FindingName.LAKE_CONTRADICTS: Meaning(
+        Breach.CONTRADICTORY,
+        ComparedEvidence.LAKE,
         "the lake's life lines have another decision than the op record",
         _LAKE,
     ),
-    Finding.LEDGER_CONTRADICTS: Meaning(
-        Kind.CONTRADICTORY,
-        Compared.LEDGER,
-        "the ledger has the opposite of what the broker decided",
-        "the database is right: look who decided, and repeat or undo what its messages did",
+    FindingName.LEDGER_CONTRADICTS: Meaning(
+        Breach.CONTRADICTORY,
+        ComparedEvidence.LEDGER,
+        "the ledger says the opposite of the decision at the broker",
+        "trust the database: find out who decided, and repeat or undo the effects of the messages",
     ),
-    Finding.LEDGER_ROW_MISSING: Meaning(
-        Kind.PHANTOM,
-        Compared.LEDGER,
-        "the transaction is committed, its ledger has no row for it, and no janitor took one",
-        "was the database restored from a backup, or the transaction committed by hand?",
+    FindingName.LEDGER_ROW_MISSING: Meaning(
+        Breach.PHANTOM,
+        ComparedEvidence.LEDGER,
+        "the transaction is committed, but its ledger has no row, and no janitor deleted one",
+        "check whether the database was restored, or the transaction was committed by hand",
     ),
-    Finding.LEDGER_ROW_UNKNOWN: Meaning(
-        Kind.LOST,
-        Compared.LEDGER,
-        "the ledger says committed and no broker that was audited has the transaction",
-        "name every broker that uses this ledger; if that was so, its messages are lost",
+    FindingName.LEDGER_ROW_UNKNOWN: Meaning(
+        Breach.LOST,
+        ComparedEvidence.LEDGER,
+        "the ledger says committed, but no audited broker has the transaction",
+        "audit every broker that uses this ledger; if you did, the messages are lost",
     ),
-    Finding.BUSINESS_ROW_WITHOUT_MESSAGE: Meaning(
-        Kind.LOST,
-        Compared.BUSINESS,
+    FindingName.BUSINESS_ROW_WITHOUT_MESSAGE: Meaning(
+        Breach.LOST,
+        ComparedEvidence.BUSINESS,
         "the row has no committed message with its key",
-        "was the row written outside a transaction of ours? Send the message once more",
+        "check whether the row was written outside a transaction block; send the message again",
     ),
-    Finding.BUSINESS_ROW_WITH_SEVERAL: Meaning(
-        Kind.DOUBLED,
-        Compared.BUSINESS,
+    FindingName.BUSINESS_ROW_WITH_SEVERAL: Meaning(
+        Breach.DOUBLED,
+        ComparedEvidence.BUSINESS,
         "the row has more than one committed message with its key",
-        "does a row have several events? Name each with `--event`. Was it sent again under a new"
-        " transaction? Consumers must take both for one",
+        "if a row has several events, name each with `--event`; if the message was sent again in a"
+        " new transaction, consumers must treat both as one",
     ),
-    Finding.MESSAGE_WITHOUT_BUSINESS_ROW: Meaning(
-        Kind.PHANTOM,
-        Compared.BUSINESS,
+    FindingName.MESSAGE_WITHOUT_BUSINESS_ROW: Meaning(
+        Breach.PHANTOM,
+        ComparedEvidence.BUSINESS,
         "the committed message has no row with its key",
-        "was the row deleted or changed since, or the transaction committed by hand?",
+        "check whether the row was deleted or changed, or the transaction committed by hand",
     ),
-    Finding.OFFSET_BEYOND_END: Meaning(
-        Kind.CONTRADICTORY,
-        Compared.CONSUMERS,
-        "the group has acknowledged more than the queue ever had",
+    FindingName.OFFSET_BEYOND_END: Meaning(
+        Breach.CONTRADICTORY,
+        ComparedEvidence.CONSUMERS,
+        "the group has acknowledged more messages than the queue ever had",
         "set the group's offset back to the queue's end, or it will miss messages",
     ),
-    Finding.CONSUMER_STUCK: Meaning(
-        Kind.STUCK,
-        Compared.CONSUMERS,
+    FindingName.CONSUMER_STUCK: Meaning(
+        Breach.STUCK,
+        ComparedEvidence.CONSUMERS,
         "the group's next message has been visible for too long",
-        "is a consumer of the group running? Look at its log",
+        "check that a consumer of the group is running, and read its log",
     ),
 }

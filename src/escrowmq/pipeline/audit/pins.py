@@ -6,31 +6,18 @@ deleted: the horizon.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from escrowmq.client.own_calls import OwnCalls
+from escrowmq.client.network.native_calls import NativeCalls
 from escrowmq.model.errors import RequestRefused
-from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.own_headers import LogRangeHeader, PagedHeader, StatusAnswer
-from escrowmq.protocol.own_rows import HalfRow
-from escrowmq.protocol.sights import sight_of
+from escrowmq.protocol.native.headers import LogRangeHeader, StatusAnswer
+from escrowmq.protocol.native.requests import NativeCode
+from escrowmq.protocol.native.rows import HalfRow, QueueRow
+from escrowmq.protocol.native.sights import sight_of
 
 SOUGHT_BYTES = 1024 * 1024
 """A search by time narrows down to this many bytes of the log, which are then read."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class QueueSpan:
-    """A queue at the time of the pin."""
-
-    topic: str
-    queue_id: int
-    start: int
-    end: int
-    #: Where its topic began in the log.
-    born: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +36,8 @@ class Pin:
     known_from_ms: int
     #: Whether the caller limited the range; otherwise it is the whole log.
     is_cut: bool
-    queues: tuple[QueueSpan, ...]
+    #: The queues at the time of the pin.
+    queues: tuple[QueueRow, ...]
 
     @property
     def name(self) -> str:
@@ -81,10 +69,10 @@ def take_pins(addresses: Sequence[str], *, since_ms: int = 0) -> list[Pin]:
 
 
 def _pin(address: str, since_ms: int) -> Pin:
-    with OwnCalls(address) as calls:
+    with NativeCalls(address) as calls:
         # The position matches the queues' ends: everything visible was decided below it.
         queues, log_end = _queues(calls)
-        status = calls.call(OwnCode.STATUS).header
+        status = calls.call(NativeCode.STATUS).header
         assert isinstance(status, StatusAnswer)
         log_start = status.log_start
         if since_ms:
@@ -102,39 +90,21 @@ def _pin(address: str, since_ms: int) -> Pin:
     )
 
 
-def _queues(calls: OwnCalls) -> tuple[tuple[QueueSpan, ...], int]:
-    spans: list[QueueSpan] = []
-    log_end = 0
-    header: PagedHeader | None = None
-    for answer in calls.pages(OwnCode.LIST_QUEUES, header):
-        log_end = max(log_end, answer.header.log_end)
-        spans += [
-            QueueSpan(
-                topic=row.topic,
-                queue_id=row.queue_id,
-                start=row.start,
-                end=row.end,
-                born=row.born,
-            )
-            for row in answer.rows
-        ]
-    return tuple(spans), log_end
+def _queues(calls: NativeCalls) -> tuple[tuple[QueueRow, ...], int]:
+    pages = list(calls.pages(NativeCode.LIST_QUEUES))
+    log_end = max((page.header.log_end for page in pages), default=0)
+    return tuple(row for page in pages for row in page.rows), log_end
 
 
 def _first_half(
-    calls: OwnCalls, start: int, end: int, is_wanted: Callable[[HalfRow], bool]
+    calls: NativeCalls, start: int, end: int, is_wanted: Callable[[HalfRow], bool]
 ) -> HalfRow | None:
     """The first wanted half message in this part of the log."""
-    header = LogRangeHeader(start=start, end=end)
-    for answer in calls.pages(OwnCode.LIST_HALVES, header):
-        for row in answer.rows:
-            if is_wanted(row):
-                found: HalfRow = row
-                return found
-    return None
+    rows = calls.rows(NativeCode.LIST_HALVES, LogRangeHeader(start=start, end=end))
+    return next(filter(is_wanted, rows), None)
 
 
-def _first_since(calls: OwnCalls, start: int, end: int, since_ms: int) -> int:
+def _first_since(calls: NativeCalls, start: int, end: int, since_ms: int) -> int:
     """The log offset from which everything was stored at this time or later."""
     high = end
     while high - start > SOUGHT_BYTES:
@@ -154,8 +124,3 @@ def since(pins: Sequence[Pin], now: Sequence[Pin]) -> list[Pin]:
         replace(later, log_start=max(pin.log_end, later.log_start), is_cut=False)
         for pin, later in zip(pins, now, strict=True)
     ]
-
-
-def offsets_option(offsets: dict[str, int]) -> str:
-    """Offsets by broker name, as an option of the views."""
-    return json.dumps(offsets)

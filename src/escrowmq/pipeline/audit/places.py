@@ -7,8 +7,7 @@ Messages without a queue offset yet wait for their delivery time.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 -- the name that every Spark reader knows
 
 from escrowmq.pipeline.audit.joins import FOUND, OTHER
@@ -16,9 +15,6 @@ from escrowmq.pipeline.source.message_columns import QUEUE_OFFSET
 from escrowmq.pipeline.views.facts import BROKER_NAME as BROKER
 from escrowmq.pipeline.views.facts import FIRST, HALF_OFFSET, LOG_OFFSET
 from escrowmq.pipeline.views.facts import MESSAGE_COUNT as COUNT
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 START, END, DECISION = "start", "end", "decision"
 _DECISION = (BROKER, DECISION)

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from escrowmq.pipeline.pages.axes import block_sign, legend
-from escrowmq.pipeline.pages.bars import Bar, Group, bar_chart
+from escrowmq.pipeline.pages.bars import Bar, BarGroup, bar_chart
 
 BARS_MAX = 60
 
@@ -52,11 +52,11 @@ def states_legend() -> str:
     return legend((block_sign(style), name) for name, style in STATES.values())
 
 
-def _along(ranges: Mapping[int, Mapping[str, int]]) -> list[Group]:
+def _along(ranges: Mapping[int, Mapping[str, int]]) -> list[BarGroup]:
     """At most ``BARS_MAX`` bars, each for the same number of ranges."""
     firsts = sorted(ranges)
     each = -(-len(firsts) // BARS_MAX)
-    found: list[Group] = []
+    found: list[BarGroup] = []
     for at in range(0, len(firsts), each):
         some = firsts[at : at + each]
         sums = {state: sum(ranges[one].get(state, 0) for one in some) for state in STATES}
@@ -66,7 +66,7 @@ def _along(ranges: Mapping[int, Mapping[str, int]]) -> list[Group]:
             f"from half offset {some[0]:,}: {told}",
             [(STATES[state][1], count) for state, count in sums.items()],
         )
-        found.append(Group(f"{some[0]:,}" if is_labeled else "", [bar]))
+        found.append(BarGroup(f"{some[0]:,}" if is_labeled else "", [bar]))
     return found
 
 
@@ -77,7 +77,7 @@ def ages_plot(ages_ms: Sequence[int]) -> str:
         counts[next(name for name, below in AGES if age_ms < below)] += 1
     return bar_chart(
         [
-            Group(name, [Bar(f"{' '.join(name.split())}: {count:,}", [("third", count)])])
+            BarGroup(name, [Bar(f"{' '.join(name.split())}: {count:,}", [("third", count)])])
             for name, count in counts.items()
         ],
         counts="transactions",
@@ -89,7 +89,7 @@ def kinds_plot(totals: Mapping[str, int]) -> str:
     """The number of findings of each kind."""
     return bar_chart(
         [
-            Group(kind, [Bar(f"{kind}: {count:,}", [("fault", count)])])
+            BarGroup(kind, [Bar(f"{kind}: {count:,}", [("fault", count)])])
             for kind, count in totals.items()
         ],
         counts="findings",

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 
-from escrowmq.pipeline.audit.arrays import HALF, PART, ROW, RUN, SHOWN, Evidence, Folded, Rows
+from escrowmq.pipeline.audit.arrays import HALF, PART, ROW, RUN, SHOWN, Folded, RangeEvidence, Rows
 from escrowmq.pipeline.audit.fold import fold
 from escrowmq.pipeline.views.facts import BROKER_NAME as BROKER
 
@@ -161,7 +161,7 @@ def _folder(
             for kind, some in pieces.items()
         }
         folded = fold(
-            Evidence(
+            RangeEvidence(
                 base=number * range_halves,
                 width=range_halves,
                 known_from=known_from.get(broker, 0),

@@ -11,14 +11,14 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from pyspark import StorageLevel
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 -- the name that every Spark reader knows
 
 from escrowmq.pipeline.audit import joins
 from escrowmq.pipeline.audit.arrays import PARKED, UNDECIDED
-from escrowmq.pipeline.audit.findings import MAY_PASS, UNRECORDED, Finding
+from escrowmq.pipeline.audit.findings import MAY_PASS, UNRECORDED, FindingName
 from escrowmq.pipeline.audit.joins import FOUND, NAME, OTHER
 from escrowmq.pipeline.audit.pins import Pin, since, take_pins
 from escrowmq.pipeline.audit.places import END, START, unexplained
@@ -39,9 +39,6 @@ from escrowmq.pipeline.views.facts import (
 )
 from escrowmq.pipeline.views.facts import BROKER_NAME as BROKER
 
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
-
 KNOWN_FROM = "known_from"
 
 LOOKS_MAX = 4
@@ -50,7 +47,7 @@ LOOK_AGAIN_S = 1.0
 
 
 @dataclass(frozen=True)
-class Evidence:
+class AuditEvidence:
     """The evidence to compare. Evidence that is None is left out."""
 
     halves: DataFrame
@@ -70,12 +67,12 @@ class Judged:
     along: list[tuple[str, int, str, int]]
 
 
-def gather(views: Views, *, with_visible: bool = True) -> Evidence:
+def gather(views: Views, *, with_visible: bool = True) -> AuditEvidence:
     """Gather the evidence, with only the needed columns."""
     visible = views.visible("broker", HALF_OFFSET) if with_visible else None
     if visible is not None:
         visible = visible.where(F.col(HALF_OFFSET).isNotNull() & views.is_within(HALF_OFFSET))
-    return Evidence(
+    return AuditEvidence(
         halves=views.halves(FIRST, HEAD, MESSAGE_COUNT, IS_COPY),
         ops=views.ops(FIRST, MESSAGE_COUNT, STATE_CODE),
         table=views.transactions(HALF_OFFSET, MESSAGE_COUNT, STATE_CODE),
@@ -83,7 +80,7 @@ def gather(views: Views, *, with_visible: bool = True) -> Evidence:
     )
 
 
-def by_ranges(pins: Sequence[Pin], given: Evidence) -> Judged:
+def by_ranges(pins: Sequence[Pin], given: AuditEvidence) -> Judged:
     """Compare by ranges of half offsets, which is fast."""
     known_from = {pin.name: pin.known_from for pin in pins}
     folded = fold_ranges(given.halves, given.ops, given.table, given.visible, known_from)
@@ -98,7 +95,7 @@ def by_ranges(pins: Sequence[Pin], given: Evidence) -> Judged:
     return Judged(found, counts, [tuple(row) for row in told])
 
 
-def by_joins(pins: Sequence[Pin], given: Evidence) -> Judged:
+def by_joins(pins: Sequence[Pin], given: AuditEvidence) -> Judged:
     """Compare by plain joins, which need nothing but equality."""
     halves = given.halves
     folded = joins.requests(halves, given.ops).persist(StorageLevel.MEMORY_AND_DISK)
@@ -128,11 +125,11 @@ def within_horizon(found: DataFrame, known_from: DataFrame) -> DataFrame:
     An undecided half message is carried forward, so the log must have it however old it is.
     """
     is_of_unknown = F.col(NAME).isin(
-        Finding.OP_WITHOUT_HALF.value,
-        Finding.ROW_WITHOUT_HALF.value,
-        Finding.VISIBLE_WITHOUT_HALF.value,
+        FindingName.OP_WITHOUT_HALF.value,
+        FindingName.ROW_WITHOUT_HALF.value,
+        FindingName.VISIBLE_WITHOUT_HALF.value,
     )
-    is_open_row = (F.col(NAME) == Finding.ROW_WITHOUT_HALF.value) & F.col(OTHER).isin(
+    is_open_row = (F.col(NAME) == FindingName.ROW_WITHOUT_HALF.value) & F.col(OTHER).isin(
         UNDECIDED, PARKED
     )
     begins = F.coalesce(KNOWN_FROM, F.lit(0))
@@ -141,7 +138,7 @@ def within_horizon(found: DataFrame, known_from: DataFrame) -> DataFrame:
 
 
 def _is_hidden() -> Column:
-    return F.col(NAME) == Finding.COMMITTED_NOT_VISIBLE.value
+    return F.col(NAME) == FindingName.COMMITTED_NOT_VISIBLE.value
 
 
 def is_doubtful() -> Column:
@@ -173,7 +170,7 @@ def look_again(spark: SparkSession, pins: Sequence[Pin], found: DataFrame) -> Da
 
 
 def _places(spark: SparkSession, pins: Sequence[Pin], now: Sequence[Pin]) -> DataFrame:
-    """The queue offsets that decisions assigned, and the queues' current offsets; null if gone."""
+    """Queue offsets that decisions assigned, with each queue's start and end; null without it."""
     columns = (LOG_OFFSET, EVENT, FIRST, MESSAGE_COUNT, TOPIC, QUEUE_ID, QUEUE_OFFSET)
     given = Views(spark, pins).events(*columns).where(F.col(EVENT) == "visible")
     spans = [

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from escrowmq.pipeline.audit.findings import Compared, Finding, Kind
+from escrowmq.pipeline.audit.findings import Breach, ComparedEvidence, FindingName
 from escrowmq.pipeline.audit.meanings import MEANINGS
 from escrowmq.pipeline.pages.origin import ReportOrigin
 
@@ -31,9 +31,9 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
 class FoundReport(msgspec.Struct, frozen=True, kw_only=True):
     """All findings of one name."""
 
-    name: Finding
-    kind: Kind
-    compared: Compared
+    name: FindingName
+    kind: Breach
+    compared: ComparedEvidence
     about: str
     remedy: str
     #: The number of findings. ``cases`` has the first ones.
@@ -44,7 +44,7 @@ class FoundReport(msgspec.Struct, frozen=True, kw_only=True):
 class ComparisonReport(msgspec.Struct, frozen=True, kw_only=True):
     """One kind of evidence, and whether it was compared with the records."""
 
-    compared: Compared
+    compared: ComparedEvidence
     #: Which one, if there may be several.
     which: str = ""
     #: Why it was not compared; empty if it was.
@@ -101,26 +101,18 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
         return any(one.is_failed for one in self.comparisons)
 
     @property
-    def totals(self) -> dict[Kind, int]:
+    def totals(self) -> dict[Breach, int]:
         """The number of findings of each kind."""
-        totals = dict.fromkeys(Kind, 0)
+        totals = dict.fromkeys(Breach, 0)
         for found in self.findings:
             totals[found.kind] += found.total
         return totals
 
 
-def found_report(name: Finding, total: int, cases: Sequence[Case]) -> FoundReport:
+def found_report(name: FindingName, total: int, cases: Sequence[Case]) -> FoundReport:
     """The report of the findings of one name, with their meaning."""
-    meaning = MEANINGS[name]
-    return FoundReport(
-        name=name,
-        kind=meaning.kind,
-        compared=meaning.compared,
-        about=meaning.about,
-        remedy=meaning.remedy,
-        total=total,
-        cases=list(cases),
-    )
+    meaning = MEANINGS[name]._asdict()
+    return FoundReport(name=name, **meaning, total=total, cases=list(cases))
 
 
 def as_json(report: AuditReport) -> bytes:

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
+from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 -- the name that every Spark reader knows
 
-from escrowmq.pipeline.audit.pins import Pin, offsets_option
+from escrowmq.pipeline.audit.pins import Pin
 from escrowmq.pipeline.views.facts import BROKER_NAME, FIRST
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
 
 FORMAT = "escrowmq"
 
 
+@dataclass(frozen=True, slots=True)
 class Views:
     """The evidence of the brokers at these pins. The DataFrames are lazy."""
 
-    def __init__(self, spark: SparkSession, pins: Sequence[Pin]) -> None:
-        self._spark = spark
-        self._pins = pins
+    _spark: SparkSession
+    _pins: Sequence[Pin]
 
     @property
     def addresses(self) -> dict[str, str]:
@@ -31,11 +29,11 @@ class Views:
 
     def halves(self, *columns: str) -> DataFrame:
         """Half messages."""
-        return self._of_log("halves", FIRST, columns)
+        return self._logged("halves", columns).where(self.is_within(FIRST))
 
     def ops(self, *columns: str) -> DataFrame:
         """Decisions."""
-        return self._of_log("ops", FIRST, columns)
+        return self._logged("ops", columns).where(self.is_within(FIRST))
 
     def events(self, *columns: str) -> DataFrame:
         """All events, not cut at the horizon: some of them have no half message."""
@@ -44,10 +42,10 @@ class Views:
     def transactions(self, *columns: str, states: str = "") -> DataFrame:
         """The state table at the time of the read, limited to the half offsets at the pins."""
         ends = {pin.name: pin.status.half_end for pin in self._pins}
-        reader = self._reader("transactions", columns).option("endOffset", offsets_option(ends))
+        reader = self._reader("transactions", columns).option("endOffset", json.dumps(ends))
         starts = {pin.name: pin.known_from for pin in self._pins if pin.is_cut}
         if starts:
-            reader = reader.option("startOffset", offsets_option(starts))
+            reader = reader.option("startOffset", json.dumps(starts))
         return (reader.option("states", states) if states else reader).load()
 
     def visible(
@@ -73,16 +71,13 @@ class Views:
             read = read.option("startingOffsets", _ends(since, topics))
         return read.load().withColumnRenamed("broker", BROKER_NAME)
 
-    def _of_log(self, view: str, offset: str, columns: Sequence[str]) -> DataFrame:
-        return self._logged(view, columns).where(self.is_within(offset))
-
     def _logged(self, view: str, columns: Sequence[str]) -> DataFrame:
         starts = {pin.name: pin.log_start for pin in self._pins}
         ends = {pin.name: pin.log_end for pin in self._pins}
         return (
             self._reader(view, columns)
-            .option("startOffset", offsets_option(starts))
-            .option("endOffset", offsets_option(ends))
+            .option("startOffset", json.dumps(starts))
+            .option("endOffset", json.dumps(ends))
             # Retention may run during the read. The caller checks the log's start again.
             .option("failOnDataLoss", "false")
             .load()

@@ -47,8 +47,8 @@ Entitlement: TypeAlias = Callable[[DeltaTable], Sequence[Transaction] | None]
 class Lake:
     """The tables under `uri`: a directory, or any URI that the deltalake package accepts.
 
-    ``storage`` holds that package's options for it. Used on the driver, by one thread at a time;
-    tasks get ``uri_of`` and ``storage``.
+    ``storage`` holds that package's options for it. Used by one thread at a time, on the driver or
+    as a copy in a task.
     """
 
     def __init__(self, uri: str | Path, storage: Mapping[str, str] | None = None) -> None:
@@ -58,6 +58,10 @@ class Lake:
     def uri_of(self, table: LakeTable) -> str:
         """The URI of the table."""
         return f"{self.uri}/{table.name}"
+
+    def files(self, table: LakeTable) -> TableFiles:
+        """A writer of new files for the table. They belong to it once they are committed."""
+        return TableFiles(table, self.uri_of(table), self.storage)
 
     def find(self, table: LakeTable) -> DeltaTable | None:
         """The table's newest version, or None if it does not exist."""
@@ -85,7 +89,12 @@ class Lake:
                 partition_by=list(table.partitioned_by),
                 name=table.name,
                 description=table.about,
-                configuration=_settings(table),
+                configuration={
+                    **SETTINGS,
+                    # Without this, readers treat columns without statistics as null and skip their
+                    # files.
+                    "delta.dataSkippingStatsColumns": ",".join(table.ranged_by),
+                },
                 storage_options=self.storage,
             )
 
@@ -96,7 +105,17 @@ class Lake:
             Unavailable: ``lake_busy``, ``lake_unreachable``.
             EscrowError: Any error that `entitled` raises.
         """
-        actions = [_addition(file) for file in files]
+        actions = [
+            AddAction(
+                path=file.path,
+                size=file.size_bytes,
+                partition_values=json.loads(file.partition),
+                modification_time=file.modified_at_ms,
+                data_change=True,
+                stats=file.stats,
+            )
+            for file in files
+        ]
         for _ in range(COMMIT_TRIES_MAX):
             delta = self.open(table)
             with told(table):
@@ -116,7 +135,7 @@ class Lake:
             return True
         raise Unavailable(
             "lake_busy",
-            "others commit to it all the time",
+            "other writers committed to the table at every try",
             table=table.name,
             tries=COMMIT_TRIES_MAX,
         )
@@ -125,7 +144,7 @@ class Lake:
         """Write a few rows from the driver, and commit them."""
         self.open(table)
         with told(table):
-            files = TableFiles(table, self.uri_of(table), self.storage)
+            files = self.files(table)
             files.add(rows)
             written = files.finish()
         return self.commit(table, written, entitled)
@@ -144,22 +163,6 @@ class Lake:
         return frame.select(*table.arrow_schema().names)
 
 
-def _settings(table: LakeTable) -> dict[str, str | None]:
-    # Without this setting, readers treat columns without statistics as null and skip their files.
-    return {**SETTINGS, "delta.dataSkippingStatsColumns": ",".join(table.ranged_by)}
-
-
-def _addition(file: WrittenFile) -> AddAction:
-    return AddAction(
-        path=file.path,
-        size=file.size_bytes,
-        partition_values=json.loads(file.partition),
-        modification_time=file.modified_at_ms,
-        data_change=True,
-        stats=file.stats,
-    )
-
-
 @contextmanager
 def told(table: LakeTable) -> Iterator[None]:
     """Turn errors of Delta and the file system into ours."""
@@ -167,5 +170,8 @@ def told(table: LakeTable) -> Iterator[None]:
         yield
     except (DeltaError, OSError) as error:
         raise Unavailable(
-            "lake_unreachable", "the lake's storage", table=table.name, cause=str(error)[:500]
+            "lake_unreachable",
+            "the lake's storage failed",
+            table=table.name,
+            cause=str(error)[:500],
         ) from error

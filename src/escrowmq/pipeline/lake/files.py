@@ -65,7 +65,7 @@ class TableFiles:
     def __init__(self, table: LakeTable, uri: str, storage: Mapping[str, str]) -> None:
         self._table = table
         self._files = files_below(uri, storage)
-        self._waiting: dict[Values, _Waiting] = {}
+        self._waiting: dict[Values, _BufferedRows] = {}
         self._waiting_bytes = 0
         #: In the order of opening.
         self._open: dict[Values, _OpenFile] = {}
@@ -74,7 +74,7 @@ class TableFiles:
     def add(self, batch: pa.RecordBatch) -> None:
         """Buffer rows. This may write some of the buffered rows."""
         for values, rows in divided(batch, self._table):
-            waiting = self._waiting.setdefault(values, _Waiting())
+            waiting = self._waiting.setdefault(values, _BufferedRows())
             waiting.batches.append(rows)
             waiting.size_bytes += rows.nbytes
             self._waiting_bytes += rows.nbytes
@@ -107,7 +107,7 @@ class TableFiles:
 
 
 @dataclass(slots=True)
-class _Waiting:
+class _BufferedRows:
     """Buffered rows of one partition."""
 
     batches: list[pa.RecordBatch] = field(default_factory=list)

@@ -33,6 +33,16 @@ KEPT_FROM = "escrowmq/lake/kept_from"
 _EPOCH = date(1970, 1, 1)
 
 
+def once(name: str, version: int) -> Entitlement:
+    """Entitle a commit that sets this mark, unless the table has it, or a higher one, already."""
+
+    def ask(delta: DeltaTable) -> Sequence[Transaction] | None:
+        known = delta.transaction_version(name)
+        return None if known is not None and known >= version else [Transaction(name, version)]
+
+    return ask
+
+
 def ends_of(position: Mapping[str, Any], name: str = END) -> Iterator[tuple[str, int]]:
     """The marks of a stream's position, which is nested as in the checkpoint."""
     for key, end in position.items():
@@ -88,13 +98,7 @@ def begin_marks(lake: Lake, table: LakeTable, position: Mapping[str, Any]) -> No
 
 def mark_kept_from(lake: Lake, table: LakeTable, first_day: date) -> None:
     """Record that retention deletes older rows. Call this before the deletion."""
-    day = (first_day - _EPOCH).days
-
-    def ask(delta: DeltaTable) -> Sequence[Transaction] | None:
-        is_known = (delta.transaction_version(KEPT_FROM) or 0) >= day
-        return None if is_known else [Transaction(KEPT_FROM, day)]
-
-    lake.commit(table, (), ask)
+    lake.commit(table, (), once(KEPT_FROM, (first_day - _EPOCH).days))
 
 
 def is_marked(delta: DeltaTable) -> bool:

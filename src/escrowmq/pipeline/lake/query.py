@@ -21,7 +21,7 @@ _LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 _WORD = re.compile(r"(?:\s|\(|--[^\n]*\n|/\*.*?\*/)*(\w*)", re.DOTALL)
 
 
-class Found(NamedTuple):
+class QueryResult(NamedTuple):
     """The result of a query."""
 
     columns: list[str]
@@ -30,7 +30,7 @@ class Found(NamedTuple):
     is_cut: bool
 
 
-def query(spark: SparkSession, lake: Lake, sql: str, rows_max: int) -> Found:
+def query(spark: SparkSession, lake: Lake, sql: str, rows_max: int) -> QueryResult:
     """Run a query. Runs on the driver, which gets at most `rows_max` rows.
 
     Raises:
@@ -50,7 +50,7 @@ def query(spark: SparkSession, lake: Lake, sql: str, rows_max: int) -> Found:
         rows = frame.limit(rows_max + 1).collect()
     except PySparkException as error:
         raise RequestRefused("bad_query", _first_line(str(error))) from None
-    return Found(
+    return QueryResult(
         columns=frame.columns,
         rows=[[plain(value) for value in row] for row in rows[:rows_max]],
         is_cut=len(rows) > rows_max,

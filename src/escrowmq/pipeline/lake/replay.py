@@ -9,48 +9,23 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
-from deltalake import DeltaTable, Transaction
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 -- the name that every Spark reader knows
 
-from escrowmq.client.own_calls import OwnCalls
+from escrowmq.client.network.native_calls import NativeCalls
 from escrowmq.model.errors import RequestRefused
-from escrowmq.pipeline.lake.delta import Entitlement, Lake
+from escrowmq.pipeline.lake.delta import Lake
+from escrowmq.pipeline.lake.marks import once
 from escrowmq.pipeline.lake.tables import DATE, MESSAGES
-from escrowmq.protocol import properties as wire
-from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.own_headers import ListBatchesHeader
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+from escrowmq.protocol.message import properties as wire
+from escrowmq.protocol.native.headers import ListBatchesHeader
+from escrowmq.protocol.native.requests import NativeCode
 
 APP_ID = "lake-replay"
 
 #: Properties of the original send, which the new send sets itself.
-LEFT_OUT = (
-    wire.UNIQ_KEY,
-    wire.KEYS,
-    wire.TAGS,
-    wire.WAIT,
-    wire.PGROUP,
-    wire.TRAN_MSG,
-    wire.CHECK_IMMUNITY_TIME_IN_SECONDS,
-    wire.DELAY,
-    wire.TIMER_DELIVER_MS,
-    wire.TIMER_DELAY_MS,
-    wire.TIMER_DELAY_SEC,
-    wire.TRANSACTION_ID,
-    wire.REAL_TOPIC,
-    wire.REAL_QID,
-    wire.TRANSACTION_CHECK_TIMES,
-    wire.TRAN_PREPARED_QUEUE_OFFSET,
-    wire.CLUSTER,
-    wire.MSG_REGION,
-    wire.TRACE_ON,
-    wire.RETRY_TOPIC,
-    wire.ORIGIN_MESSAGE_ID,
-    wire.POP_CK,
-)
+LEFT_OUT = (*wire.SET_BY_PRODUCERS, *wire.SET_BY_BROKERS)
 #: The origin of a message as properties, by the lake's column.
 ORIGIN = {
     "REPLAYED_BROKER": "broker",
@@ -113,7 +88,7 @@ def replay(spark: SparkSession, lake: Lake, order: Replay) -> Replayed:
     writer = messages.write.format("escrowmq").mode("append").option("broker", order.broker)
     writer.options(topic=order.into, appId=APP_ID, batchId=order.name).save()
     # If two replays race, the broker takes only one. The first marker in the lake wins.
-    is_first = lake.commit(MESSAGES, (), _done(order))
+    is_first = lake.commit(MESSAGES, (), once(_marker(order), 0))
     return Replayed(
         replay_id=order.name, messages=count if is_first else 0, is_repeated=not is_first
     )
@@ -125,13 +100,13 @@ def planned(spark: SparkSession, lake: Lake, order: Replay) -> Replayed:
     _queue_count(order)
     if _is_marked(lake, order) or _is_decided(order):
         return Replayed(replay_id=order.name, messages=0, is_repeated=True)
-    count = _chosen(lake.read(spark, MESSAGES), order).count()
-    return Replayed(replay_id=order.name, messages=count, is_repeated=False)
+    chosen = _chosen(lake.read(spark, MESSAGES), order)
+    return Replayed(replay_id=order.name, messages=chosen.count(), is_repeated=False)
 
 
 def _check(order: Replay) -> None:
     if order.from_ms >= order.to_ms:
-        raise RequestRefused("bad_option", "later than --from", option="--to")
+        raise RequestRefused("bad_option", "must be later than --from", option="--to")
 
 
 def _is_marked(lake: Lake, order: Replay) -> bool:
@@ -140,8 +115,8 @@ def _is_marked(lake: Lake, order: Replay) -> bool:
 
 
 def _is_decided(order: Replay) -> bool:
-    with OwnCalls(order.broker) as calls:
-        decided = calls.rows(OwnCode.LIST_BATCHES, ListBatchesHeader(app_id=APP_ID))
+    with NativeCalls(order.broker) as calls:
+        decided = calls.rows(NativeCode.LIST_BATCHES, ListBatchesHeader(app_id=APP_ID))
         return any(row.batch_name == order.name for row in decided)
 
 
@@ -152,7 +127,7 @@ def _is_done(lake: Lake, order: Replay) -> bool:
     if is_decided:
         # An earlier run was killed after publishing. The broker will forget it some day, but the
         # lake will not.
-        lake.commit(MESSAGES, (), _done(order))
+        lake.commit(MESSAGES, (), once(_marker(order), 0))
     return is_decided
 
 
@@ -160,25 +135,15 @@ def _marker(order: Replay) -> str:
     return f"escrowmq/replay/{order.name}"
 
 
-def _done(order: Replay) -> Entitlement:
-    def ask(delta: DeltaTable) -> list[Transaction] | None:
-        is_marked = delta.transaction_version(_marker(order)) is not None
-        return None if is_marked else [Transaction(_marker(order), 0)]
-
-    return ask
-
-
 def _queue_count(order: Replay) -> int:
-    with OwnCalls(order.broker) as calls:
-        for row in calls.rows(OwnCode.LIST_TOPICS):
+    with NativeCalls(order.broker) as calls:
+        for row in calls.rows(NativeCode.LIST_TOPICS):
             if row.topic == order.into:
                 return int(row.write_queue_count)
-    raise RequestRefused("topic_unknown", "make it first", topic=order.into)
+    raise RequestRefused("topic_unknown", "create the topic first", topic=order.into)
 
 
 def _chosen(messages: DataFrame, order: Replay) -> DataFrame:
-    from pyspark.sql import functions as F  # noqa: N812 -- the name that every reader knows
-
     days = [datetime.fromtimestamp(ms / 1_000, UTC).date() for ms in (order.from_ms, order.to_ms)]
     visible_at = F.col("visible_at_ms")
     is_in_time = (visible_at >= order.from_ms) & (visible_at < order.to_ms)
@@ -188,7 +153,6 @@ def _chosen(messages: DataFrame, order: Replay) -> DataFrame:
 
 def _as_sent(archived: DataFrame, replay_id: str, queue_count: int) -> DataFrame:
     """Messages for the sink. Messages of one queue stay in one queue, in order."""
-    from pyspark.sql import functions as F  # noqa: N812 -- the name that every reader knows
 
     def is_kept(name: Column, _value: Column) -> Column:
         return ~name.isin(*LEFT_OUT, REPLAY_ID, *ORIGIN)

@@ -37,8 +37,7 @@ def read_whole(files: fs.FileSystem, path: str) -> bytes | None:
     """A small file's bytes; None if it does not exist."""
     try:
         with files.open_input_stream(path) as stream:
-            data: bytes = stream.read()
-            return data
+            return bytes(stream.read())
     except FileNotFoundError:
         return None
 

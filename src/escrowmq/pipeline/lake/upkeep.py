@@ -168,7 +168,7 @@ def remove_files(
     if kept_hours < KEPT_HOURS_MIN:
         raise RequestRefused(
             "bad_option",
-            f"a whole number from {KEPT_HOURS_MIN} on",
+            f"must be a whole number, {KEPT_HOURS_MIN} or more",
             option="keep-hours",
             value=str(kept_hours),
         )

@@ -36,14 +36,14 @@ class Bar(NamedTuple):
     parts: Sequence[tuple[str, int]]
 
 
-class Group(NamedTuple):
+class BarGroup(NamedTuple):
     """Bars side by side over one label. A line break in the label starts a second line."""
 
     label: str
     bars: Sequence[Bar]
 
 
-def bar_chart(groups: Sequence[Group], *, counts: str, label: str, axis: str = "") -> str:
+def bar_chart(groups: Sequence[BarGroup], *, counts: str, label: str, axis: str = "") -> str:
     """Groups from left to right over a scale of ``counts``; ``label`` is for screen readers."""
     sizes = [sum(size for _, size in bar.parts) for group in groups for bar in group.bars]
     scale = scale_to(max(sizes, default=0))

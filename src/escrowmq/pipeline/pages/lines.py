@@ -31,7 +31,7 @@ class Line(NamedTuple):
     points: Sequence[tuple[float, float]]
 
 
-class Mark(NamedTuple):
+class TimeMark(NamedTuple):
     """An event on the time axis."""
 
     at_s: float
@@ -47,7 +47,7 @@ class Scales(NamedTuple):
     height: Scale
 
 
-def common_scales(charts: Sequence[tuple[Sequence[Line], Sequence[Mark]]]) -> Scales:
+def common_scales(charts: Sequence[tuple[Sequence[Line], Sequence[TimeMark]]]) -> Scales:
     """Scales that have room for all of the charts."""
     points = [point for lines, _ in charts for line in lines for point in line.points]
     times = [at_s for at_s, _ in points] + [mark.at_s for _, marks in charts for mark in marks]
@@ -58,7 +58,7 @@ def common_scales(charts: Sequence[tuple[Sequence[Line], Sequence[Mark]]]) -> Sc
 
 
 def line_chart(
-    lines: Sequence[Line], marks: Sequence[Mark], scales: Scales, *, counts: str, label: str
+    lines: Sequence[Line], marks: Sequence[TimeMark], scales: Scales, *, counts: str, label: str
 ) -> str:
     """Lines over seconds, with marks at the top and the bottom."""
     drawn = [*height_axis(scales.height, counts), *time_axis(scales.time, "seconds")]
@@ -75,7 +75,7 @@ def line_chart(
     return chart(drawn, label)
 
 
-def _marks(marks: Sequence[Mark], scales: Scales) -> Iterator[str]:
+def _marks(marks: Sequence[TimeMark], scales: Scales) -> Iterator[str]:
     for mark in marks:
         x = time_at(scales.time, mark.at_s)
         y = TOP if mark.is_high else TOP + PLOT_HEIGHT

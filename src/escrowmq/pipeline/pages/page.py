@@ -100,7 +100,7 @@ def _card(card: Card) -> str:
     )
 
 
-class Column(NamedTuple):
+class TableColumn(NamedTuple):
     """A column of a table: its header and the style of its header and cells."""
 
     name: str
@@ -115,7 +115,7 @@ class Cell(NamedTuple):
     style: str = ""
 
 
-def table(columns: Sequence[Column], rows: Iterable[Iterable[str | Cell]]) -> str:
+def table(columns: Sequence[TableColumn], rows: Iterable[Iterable[str | Cell]]) -> str:
     """A table of rows; on a narrow screen each row becomes a block of named values."""
     head = "".join(f'<th class="{one.style}">{escape(one.name)}</th>' for one in columns)
     body = "".join(
@@ -130,7 +130,7 @@ def table(columns: Sequence[Column], rows: Iterable[Iterable[str | Cell]]) -> st
     )
 
 
-def _cell(column: Column, value: str | Cell) -> str:
+def _cell(column: TableColumn, value: str | Cell) -> str:
     given = value if isinstance(value, Cell) else Cell(escape(value))
     style = f"{column.style} {given.style}".strip()
     return f'<td class="{style}" data-label="{escape(column.name)}">{given.html}</td>'

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from escrowmq.client.own_calls import OwnCalls
+from escrowmq.client.network.native_calls import NativeCalls
 from escrowmq.pipeline.config import PipelineConfig, Places
 from escrowmq.pipeline.ledger_config import LedgerConfig
 from escrowmq.pipeline.service.telemetry import Facts
-from escrowmq.protocol.own import OwnCode
+from escrowmq.protocol.native.requests import NativeCode
 
 if TYPE_CHECKING:
     import subprocess
@@ -35,38 +35,30 @@ class Jobs(Protocol):
 
     def settle(self) -> Facts:
         """Run one round."""
-        ...
 
     def report_ledgers(self) -> None:
         """Report to the brokers which ledgers can be reached.
 
         May run at the same time as ``settle``.
         """
-        ...
 
     def archive(self, rounds: Sequence[Facts]) -> Facts:
         """Archive new data, together with these summaries of rounds."""
-        ...
 
     def keep_up(self, today: date) -> Facts:
         """Compact small files of the lake, and delete rows that are past retention on this day."""
-        ...
 
     def progress(self) -> object:
         """A value that changes when consumers have advanced."""
-        ...
 
     def cancel_settle(self) -> None:
         """Cancel the running round."""
-        ...
 
     def tidy(self) -> None:
         """Free memory."""
-        ...
 
     def is_alive(self) -> bool:
         """Whether the jobs can still run."""
-        ...
 
 
 class SparkJobs:
@@ -141,8 +133,8 @@ class SparkJobs:
 
         read = places = 0
         for address in self._brokers:
-            with OwnCalls(address) as calls:
-                for page in calls.arrow_pages(OwnCode.LIST_OFFSETS):
+            with NativeCalls(address) as calls:
+                for page in calls.arrow_pages(NativeCode.LIST_OFFSETS):
                     read += pc.sum(page.batch.column("offset")).as_py() or 0
                     places += page.batch.num_rows
         return read, places

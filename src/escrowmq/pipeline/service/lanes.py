@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class WorkDone:
     """A finished piece of work, with a result or an error."""
 
     name: str
@@ -17,10 +17,10 @@ class Done:
     error: BaseException | None = None
 
 
-class Lane:
+class WorkerThread:
     """Runs work in order. The thread lives as long as the process: Spark ties much state to it."""
 
-    def __init__(self, name: str, listener: Callable[[Done], None]) -> None:
+    def __init__(self, name: str, listener: Callable[[WorkDone], None]) -> None:
         self._listener = listener
         self._work: queue.SimpleQueue[tuple[str, Callable[[], object]] | None] = queue.SimpleQueue()
         threading.Thread(target=self._run, name=name, daemon=True).start()
@@ -37,7 +37,7 @@ class Lane:
         while (todo := self._work.get()) is not None:
             name, work = todo
             try:
-                done = Done(name, result=work())
+                done = WorkDone(name, result=work())
             except Exception as error:  # noqa: BLE001 -- the listener gets it
-                done = Done(name, error=error)
+                done = WorkDone(name, error=error)
             self._listener(done)

@@ -64,6 +64,13 @@ class _Runs:
     def is_running(self) -> bool:
         return self.began_at_ms is not None and self.ended_at_ms is None
 
+    @property
+    def took_ms(self) -> int:
+        """How long the last run took; 0 if there was none, or while it runs."""
+        if self.began_at_ms is None or self.ended_at_ms is None:
+            return 0
+        return self.ended_at_ms - self.began_at_ms
+
     def begin(self, now_ms: int) -> None:
         self.began_at_ms, self.ended_at_ms = now_ms, None
 
@@ -181,9 +188,7 @@ class Pace:
 
         It leaves most of the time to other processes.
         """
-        if self.settling.began_at_ms is None or self.settling.ended_at_ms is None:
-            return 0
-        took_ms = self.settling.ended_at_ms - self.settling.began_at_ms
+        took_ms = self.settling.took_ms
         return max(took_ms, min(took_ms * (1 + NEWS_REST), self.config.settle_interval_ms))
 
     def _left_over_ms(self) -> int:
@@ -191,9 +196,7 @@ class Pace:
 
         If a dead database holds up a million transactions, rounds are long and must run rarely.
         """
-        if self.settling.began_at_ms is None or self.settling.ended_at_ms is None:
-            return 0
-        took_ms = self.settling.ended_at_ms - self.settling.began_at_ms
+        took_ms = self.settling.took_ms
         rest_ms = min(took_ms * LEFT_OVER_REST, LEFT_OVER_REST_MS_MAX)
         return max(took_ms + rest_ms, self.config.settle_interval_ms)
 

@@ -16,7 +16,7 @@ from escrowmq.pipeline.service.telemetry import Telemetry
 SILENT_S_MAX = 10.0
 
 
-class Pages:
+class StatusServer:
     """The HTTP server. It serves until it is closed."""
 
     def __init__(self, host: str, port: int, telemetry: Telemetry) -> None:

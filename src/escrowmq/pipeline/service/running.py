@@ -19,8 +19,8 @@ from escrowmq.pipeline.config import OFF, PipelineConfig, Places, is_local
 from escrowmq.pipeline.ledger_config import LedgerConfig
 from escrowmq.pipeline.priority import step_back
 from escrowmq.pipeline.service.jobs import SparkJobs, java_of
-from escrowmq.pipeline.service.pages import Pages
-from escrowmq.pipeline.service.service import EXIT_SPARK_DIED, Service
+from escrowmq.pipeline.service.pages import StatusServer
+from escrowmq.pipeline.service.service import EXIT_SPARK_DIED, PipelineService
 from escrowmq.pipeline.spark.scratch import scratch_in
 from escrowmq.pipeline.spark.start_cache import quick_session, training_command
 
@@ -42,12 +42,14 @@ def run(
 ) -> int:
     """Serve until SIGTERM or Ctrl-C, and return the exit code."""
     with _spark(config, places) as spark:
-        service = Service(config, SparkJobs(spark, config, places, ledgers), clock=SystemClock())
+        service = PipelineService(
+            config, SparkJobs(spark, config, places, ledgers), clock=SystemClock()
+        )
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: service.stop())
         pages = None
         if config.http_port != OFF:
-            pages = Pages(config.http_host, config.http_port, service.telemetry)
+            pages = StatusServer(config.http_host, config.http_port, service.telemetry)
         _on_end(java_of(spark), lambda: service.stop(EXIT_SPARK_DIED))
         with _training(places.cache):
             told = {

@@ -20,7 +20,7 @@ from escrowmq.model.clock import Clock
 from escrowmq.model.event_log import event_log
 from escrowmq.pipeline.config import PipelineConfig
 from escrowmq.pipeline.service.jobs import ARCHIVE, REPORT, ROUNDS_MAX, SETTLE, UPKEEP, Jobs
-from escrowmq.pipeline.service.lanes import Done, Lane
+from escrowmq.pipeline.service.lanes import WorkDone, WorkerThread
 from escrowmq.pipeline.service.pacing import PROGRESS_MS, Heard, Pace
 from escrowmq.pipeline.service.telemetry import BrokerFacts, Facts, RunFacts, Telemetry
 from escrowmq.pipeline.service.watching import Away, BrokerWatch
@@ -52,11 +52,11 @@ class _Stop:
     exit_code: int
 
 
-Event: TypeAlias = Heard | Away | Done | _Stop
+ServiceEvent: TypeAlias = Heard | Away | WorkDone | _Stop
 Watching: TypeAlias = Callable[[str, Callable[[Heard | Away], None]], BrokerWatch]
 
 
-class Service:
+class PipelineService:
     """The main loop.
 
     ``stop`` may be called from any thread, everything else only from the loop's.
@@ -74,9 +74,9 @@ class Service:
         self._config = config
         self._jobs = jobs
         self._clock = clock
-        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[ServiceEvent] = queue.SimpleQueue()
         self._pace = Pace(config)
-        lanes = {name: Lane(name, self._events.put) for name in (SETTLE, ARCHIVE, REPORT)}
+        lanes = {name: WorkerThread(name, self._events.put) for name in (SETTLE, ARCHIVE, REPORT)}
         self._lanes = {**lanes, UPKEEP: lanes[ARCHIVE]}
         self._watches = {
             address: watching(address, self._events.put) for address in config.broker_addresses
@@ -132,7 +132,7 @@ class Service:
                 since_ms = self._since_ms[address]
                 watch.ask(wait_ms if since_ms else 0, since_ms)
 
-    def _next_event(self) -> Event | None:
+    def _next_event(self) -> ServiceEvent | None:
         pace = self._pace
         at_ms = [pace.settle_at_ms(), pace.archive_at_ms(), pace.upkeep_at_ms()]
         at_ms += self._ask_at_ms.values()
@@ -143,9 +143,9 @@ class Service:
         except queue.Empty:
             return None
 
-    def _handle(self, event: Heard | Away | Done) -> None:
+    def _handle(self, event: Heard | Away | WorkDone) -> None:
         with self.telemetry.lock:
-            if isinstance(event, Done):
+            if isinstance(event, WorkDone):
                 self._on_done(event)
             elif isinstance(event, Heard):
                 self._on_heard(event)
@@ -221,7 +221,7 @@ class Service:
             self._worked_at_ms = None
             self._lanes[ARCHIVE].do(TIDY, self._jobs.tidy)
 
-    def _on_done(self, done: Done) -> None:
+    def _on_done(self, done: WorkDone) -> None:
         now_ms = _now_ms()
         is_failed = done.error is not None
         if done.name in (SETTLE, ARCHIVE, UPKEEP):

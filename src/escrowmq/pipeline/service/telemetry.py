@@ -13,7 +13,7 @@ from importlib.metadata import version
 
 from escrowmq.model.errors import EscrowError
 from escrowmq.model.event_log import event_log
-from escrowmq.pipeline.service.lanes import Done
+from escrowmq.pipeline.service.lanes import WorkDone
 from escrowmq.pipeline.service.pacing import Heard
 
 log = event_log(__name__)
@@ -39,7 +39,7 @@ class RunFacts:
     last: dict[str, object] = field(default_factory=dict)
     totals: dict[str, float] = field(default_factory=dict)
 
-    def end(self, done: Done, now_ms: int) -> list[Facts]:
+    def end(self, done: WorkDone, now_ms: int) -> list[Facts]:
         """Record and log how a run ended. Return its summary if it succeeded."""
         self.last_ended_at_ms = now_ms
         if done.error is not None:
@@ -54,7 +54,7 @@ class RunFacts:
                 self.totals[name] = self.totals.get(name, 0) + number
         return [done.result]
 
-    def _fail(self, done: Done) -> None:
+    def _fail(self, done: WorkDone) -> None:
         self.failures += 1
         self.failures_in_a_row += 1
         self.last_error = f"{type(done.error).__name__}: {done.error}"[:ERROR_CHARS_MAX]
@@ -145,11 +145,13 @@ class Telemetry:
         return "\n".join(lines) + "\n"
 
     def _of_runs(self, name: str, facts: RunFacts) -> Iterator[str]:
-        yield from _metric(f"{name}_runs_total", "counter", facts.runs)
-        yield from _metric(f"{name}_failures_total", "counter", facts.failures)
-        yield from _metric(f"{name}_failures_in_a_row", "gauge", facts.failures_in_a_row)
-        last_s = facts.last_ended_at_ms / 1_000
-        yield from _metric(f"{name}_last_ended_timestamp_seconds", "gauge", last_s)
+        for fact, kind, value in (
+            ("runs_total", "counter", facts.runs),
+            ("failures_total", "counter", facts.failures),
+            ("failures_in_a_row", "gauge", facts.failures_in_a_row),
+            ("last_ended_timestamp_seconds", "gauge", facts.last_ended_at_ms / 1_000),
+        ):
+            yield from _metric(f"{name}_{fact}", kind, value)
         for fact, number in _numbers(facts.last):
             if fact == "lag_ms":
                 yield from _metric(f"{name}_{fact}", "gauge", number)
@@ -157,8 +159,7 @@ class Telemetry:
             yield from _metric(f"{name}_{fact}_total", "counter", total)
 
     def _of_brokers(self) -> Iterator[str]:
-        names = ("is_reachable", "due", "undecided", "sink_attempts", "archive_lag_bytes")
-        for name in names:
+        for name in ("is_reachable", "due", "undecided", "sink_attempts", "archive_lag_bytes"):
             yield f"# TYPE escrowmq_pipeline_broker_{name} gauge"
             for broker, facts in self.brokers.items():
                 # An address has no quotes or backslashes to escape.

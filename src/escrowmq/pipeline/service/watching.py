@@ -8,14 +8,16 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from escrowmq.client.own_calls import ANSWER_S, OwnCalls
+from escrowmq.client.network.native_calls import ANSWER_S, NativeCalls
 from escrowmq.model.errors import EscrowError
 from escrowmq.pipeline.service.pacing import Heard
-from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.own_headers import AwaitDueAnswer, AwaitDueHeader
+from escrowmq.protocol.native.headers import AwaitDueAnswer, AwaitDueHeader
+from escrowmq.protocol.native.requests import NativeCode
 
 #: An answer that arrives this much before the wait ends carries news.
 EARLY_S = 0.05
+#: The facts that are passed on as the broker reports them.
+_TOLD = ("now_ms", "due", "undecided", "sink_attempts", "batches_decided", "log_end")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,7 @@ class BrokerWatch:
         #: Whether an answer is still outstanding.
         self.is_asking = False
         self._listener = listener
-        self._calls = OwnCalls(address, answer_s=2 * ANSWER_S)
+        self._calls = NativeCalls(address, answer_s=2 * ANSWER_S)
         self._questions: queue.SimpleQueue[tuple[int, int] | None] = queue.SimpleQueue()
         threading.Thread(target=self._run, name=f"watch {address}", daemon=True).start()
 
@@ -59,17 +61,12 @@ class BrokerWatch:
         began_s = time.monotonic()
         try:
             header = AwaitDueHeader(wait_ms=wait_ms, since_ms=since_ms)
-            said = self._calls.call(OwnCode.AWAIT_DUE, header).header
+            said = self._calls.call(NativeCode.AWAIT_DUE, header).header
         except EscrowError as error:
             return Away(self.address, error)
         assert isinstance(said, AwaitDueAnswer)
         return Heard(
             broker=self.address,
-            now_ms=said.now_ms,
-            due=said.due,
-            undecided=said.undecided,
-            sink_attempts=said.sink_attempts,
-            batches_decided=said.batches_decided,
-            log_end=said.log_end,
+            **{name: getattr(said, name) for name in _TOLD},
             is_news=time.monotonic() - began_s < wait_ms / 1_000 - EARLY_S,
         )

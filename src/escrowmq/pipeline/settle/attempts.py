@@ -9,20 +9,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
+import pyarrow.compute as pc  # type: ignore[import-untyped]
+
 from escrowmq.model.errors import EscrowError
 from escrowmq.model.lineage import Sight
 from escrowmq.model.sink_attempt import is_part
 from escrowmq.pipeline.settle.brokers import decided_batches
 from escrowmq.pipeline.settle.parts import settle_parts
-from escrowmq.pipeline.settle.rows import Kind
-from escrowmq.pipeline.settle.stages import told
+from escrowmq.pipeline.settle.rows import ReportKind
+from escrowmq.pipeline.settle.stages import reported
 from escrowmq.pipeline.settle.tasks import TellTask
 from escrowmq.pipeline.sink.orphans import orphaned
 from escrowmq.pipeline.views.facts import BROKER, PRODUCER_GROUP
 from escrowmq.transaction.commands import VerdictKind
 
 if TYPE_CHECKING:
-    import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
     from pyspark.sql import SparkSession
 
 
@@ -43,9 +45,6 @@ def settle_attempts(
 
     `homes` maps broker names to addresses. `sights` maps broker addresses to histories.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc  # type: ignore[import-untyped]  # it brings no types
-
     is_part_of = pa.array([is_part(group) for group in attempts.column(PRODUCER_GROUP).to_pylist()])
     at_home = attempts.filter(pc.invert(is_part_of))
     # Homes first: parts of an attempt that is rolled back at home then follow in the same round.
@@ -59,9 +58,6 @@ def settle_attempts(
 
 def _settle_at_home(spark: SparkSession, attempts: pa.Table, sights: Mapping[str, Sight]) -> Done:
     """Roll back attempts with evidence against them."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     away: dict[str, EscrowError] = {}
     decided: list[pa.Table] = []
     for broker in attempts.column(BROKER).unique().to_pylist():
@@ -74,11 +70,9 @@ def _settle_at_home(spark: SparkSession, attempts: pa.Table, sights: Mapping[str
         return [], away
     batches = pa.concat_tables(decided)
     orphans = orphaned(spark.createDataFrame(attempts), spark.createDataFrame(batches))
-    done = told(orphans, TellTask(VerdictKind.ROLLBACK, Kind.ATTEMPT, sights))
+    done = reported(orphans, TellTask(VerdictKind.ROLLBACK, ReportKind.ATTEMPT, sights))
     return done.toArrow().to_pylist(), away
 
 
 def _of(broker: str, batch: pa.RecordBatch) -> pa.Table:
-    import pyarrow as pa
-
     return pa.Table.from_batches([batch]).append_column(BROKER, pa.repeat(broker, batch.num_rows))

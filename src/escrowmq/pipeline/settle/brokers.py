@@ -7,12 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from escrowmq.client.own_calls import OwnCalls
+from escrowmq.client.network.native_calls import NativeCalls
 from escrowmq.model.errors import EscrowError
 from escrowmq.model.lineage import Sight
-from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.own_headers import AwaitDueAnswer, AwaitDueHeader, StatusAnswer
-from escrowmq.protocol.sights import sight_of
+from escrowmq.protocol.native.headers import AwaitDueAnswer, AwaitDueHeader, StatusAnswer
+from escrowmq.protocol.native.requests import NativeCode
+from escrowmq.protocol.native.sights import sight_of
 from escrowmq.transaction.policy import CheckPolicy
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ _THREADS_MAX = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
+class AnsweringBroker:
     """One broker that answers."""
 
     address: str
@@ -40,35 +40,35 @@ class Standing:
     sight: Sight | None = None
 
 
-def sights_of(standing: Sequence[Standing]) -> dict[str, Sight]:
+def sights_of(standing: Sequence[AnsweringBroker]) -> dict[str, Sight]:
     """The histories by broker address, for the brokers that report one."""
     return {one.address: one.sight for one in standing if one.sight is not None}
 
 
-def look_at(addresses: Sequence[str]) -> tuple[list[Standing], dict[str, EscrowError]]:
+def look_at(addresses: Sequence[str]) -> tuple[list[AnsweringBroker], dict[str, EscrowError]]:
     """Ask all brokers in parallel. Return those that answer, and why the others do not."""
-    found: list[Standing] = []
+    found: list[AnsweringBroker] = []
     away: dict[str, EscrowError] = {}
     with ThreadPoolExecutor(_THREADS_MAX) as threads:
         for address, answer in zip(addresses, threads.map(_look_at, addresses), strict=True):
-            if isinstance(answer, Standing):
+            if isinstance(answer, AnsweringBroker):
                 found.append(answer)
             else:
                 away[address] = answer
     return found, away
 
 
-def _look_at(address: str) -> Standing | EscrowError:
+def _look_at(address: str) -> AnsweringBroker | EscrowError:
     try:
-        with OwnCalls(address, answer_s=ANSWER_S) as calls:
-            told = calls.call(OwnCode.STATUS).header
+        with NativeCalls(address, answer_s=ANSWER_S) as calls:
+            told = calls.call(NativeCode.STATUS).header
             # Sent even if nothing is undecided, because it also shows that the broker is alive.
-            due = calls.call(OwnCode.AWAIT_DUE, AwaitDueHeader()).header
+            due = calls.call(NativeCode.AWAIT_DUE, AwaitDueHeader()).header
     except EscrowError as error:
         return error
     assert isinstance(told, StatusAnswer)
     assert isinstance(due, AwaitDueAnswer)
-    return Standing(
+    return AnsweringBroker(
         address=address,
         name=told.broker,
         undecided=due.undecided,
@@ -80,5 +80,5 @@ def _look_at(address: str) -> Standing | EscrowError:
 
 def decided_batches(address: str) -> list[pa.RecordBatch]:
     """The decided batches of Spark sinks at this broker."""
-    with OwnCalls(address) as calls:
-        return [answer.batch for answer in calls.arrow_pages(OwnCode.LIST_BATCHES)]
+    with NativeCalls(address) as calls:
+        return [answer.batch for answer in calls.arrow_pages(NativeCode.LIST_BATCHES)]

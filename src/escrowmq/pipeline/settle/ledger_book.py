@@ -10,8 +10,8 @@ import threading
 import time
 from dataclasses import dataclass
 
-from escrowmq.protocol.limits import NAME_CHARS_MAX, SHOWN_CHARS_MAX
-from escrowmq.protocol.own_ledgers import REPORTED_MAX, LedgerReportRow
+from escrowmq.protocol.message.limits import NAME_CHARS_MAX, SHOWN_CHARS_MAX
+from escrowmq.protocol.native.ledgers import REPORTED_MAX, LedgerReportRow
 
 LOOK_UP_COUNTS_S = 120.0
 """How long a failed look-up outweighs the driver's probes: tasks may run on other machines."""
@@ -34,18 +34,17 @@ class _Entry:
     def is_reachable(self) -> bool:
         return self.is_probed and not self._has_failed_look_up()
 
-    def succeed(self) -> None:
-        if not self._has_failed_look_up():
-            self.succeeded_at_s = time.monotonic()
-
     def _has_failed_look_up(self) -> bool:
         failed_at_s = self.look_up_failed_at_s
         return failed_at_s is not None and time.monotonic() < failed_at_s + LOOK_UP_COUNTS_S
 
-    def fail(self, error: str, text: str) -> None:
-        self.failed_at_s = time.monotonic()
-        self.error = error[:NAME_CHARS_MAX]
-        self.error_text = " ".join(text.split())[:SHOWN_CHARS_MAX]
+    def note(self, error: str, text: str) -> None:
+        if error:
+            self.failed_at_s = time.monotonic()
+            self.error = error[:NAME_CHARS_MAX]
+            self.error_text = " ".join(text.split())[:SHOWN_CHARS_MAX]
+        elif not self._has_failed_look_up():
+            self.succeeded_at_s = time.monotonic()
 
 
 class LedgerBook:
@@ -63,10 +62,7 @@ class LedgerBook:
                 entry.uuid_before = entry.uuid
             entry.uuid = uuid
             entry.is_probed = not error
-            if error:
-                entry.fail(error, text)
-            else:
-                entry.succeed()
+            entry.note(error, text)
 
     def note_look_up(self, uuid: str, error: str, text: str) -> None:
         """Record the look-ups of one round. An empty error means that all were answered."""
@@ -74,10 +70,7 @@ class LedgerBook:
             for entry in self._entries.values():
                 if entry.uuid == uuid:
                     entry.look_up_failed_at_s = time.monotonic() if error else None
-                    if error:
-                        entry.fail(error, text)
-                    else:
-                        entry.succeed()
+                    entry.note(error, text)
 
     def rows(self) -> list[LedgerReportRow]:
         """Make the rows of a report.

@@ -17,9 +17,9 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from escrowmq.client.database_errors import failure_of
-from escrowmq.client.databases import cutting, opener_of, reading
-from escrowmq.client.ledger_marks import read_version
+from escrowmq.client.database.databases import cutting, opener_of, reading
+from escrowmq.client.database.errors import failure_of
+from escrowmq.client.ledger.marks import read_ledger, read_version
 from escrowmq.model.errors import EscrowError, RequestRefused
 from escrowmq.model.event_log import event_log
 from escrowmq.pipeline.ledger_config import LedgerConfig, masked, scrubbed
@@ -56,9 +56,7 @@ class KnownLedgers:
 
     def fault_of(self, ledger_uuid: str) -> str | None:
         """Return why this ledger cannot be asked in this round, or None if it can."""
-        if ledger_uuid in self.urls:
-            return None
-        return self.silent.get(ledger_uuid, UNNAMED)
+        return None if ledger_uuid in self.urls else self.silent.get(ledger_uuid, UNNAMED)
 
     @property
     def uuids(self) -> list[str]:
@@ -148,22 +146,19 @@ class _Database:
 
     def _read(self) -> _Found:
         with (
-            opener_of(self.url)() as link,
-            cutting(link, time.monotonic() + ANSWER_S),
-            reading(link),
+            opener_of(self.url)() as connection,
+            cutting(connection, time.monotonic() + ANSWER_S),
+            reading(connection),
         ):
-            rows = link.execute(link.dialect.probe).rows
-            if len(rows) != 1:
-                raise RequestRefused("ledger_missing", "its UUID is gone: SqlLedger(…).create()")
-            uuid, _, is_standby = rows[0]
+            uuid, is_standby = read_ledger(connection)
             try:
-                read_version(link)
+                read_version(connection)
             except RequestRefused as refused:
                 # The UUID is known, so its transactions wait for `escrowmq ledger migrate`.
-                return _Found(str(uuid), refused.code, str(refused))
+                return _Found(uuid, refused.code, str(refused))
         if is_standby:
-            return _Found(str(uuid), STANDBY, "this database is a standby; name the primary")
-        return _Found(str(uuid))
+            return _Found(uuid, STANDBY, "this database is a standby; name the primary")
+        return _Found(uuid)
 
     def _tell(self, found: _Found) -> None:
         """Log the answer if it changed."""

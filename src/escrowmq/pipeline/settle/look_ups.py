@@ -11,12 +11,22 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
-from escrowmq.client.databases import Opener, opener_of
-from escrowmq.client.ledger_checks import LATE, Answer, Answers, Inquiry, Outcome, deadline_at_ms
-from escrowmq.client.ledger_marks import MAYBE_SWEPT
-from escrowmq.client.links import Link
+import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
+import pyarrow.compute as pc  # type: ignore[import-untyped]
+
+from escrowmq.client.database.connections import DatabaseConnection
+from escrowmq.client.database.databases import Opener, opener_of
+from escrowmq.client.ledger.checks import (
+    LATE,
+    Answers,
+    Inquiry,
+    LedgerAnswer,
+    LedgerOutcome,
+    deadline_at_ms,
+)
+from escrowmq.client.ledger.marks import MAYBE_SWEPT
 from escrowmq.model.lineage import Sight
 from escrowmq.pipeline.ledger_config import scrubbed
 from escrowmq.pipeline.settle.ledgers import KnownLedgers
@@ -34,22 +44,19 @@ from escrowmq.pipeline.views.facts import (
 from escrowmq.transaction.commands import VerdictKind
 from escrowmq.transaction.rules import Due
 
-if TYPE_CHECKING:
-    import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
-
 #: How long one task waits for one ledger, over all its look-ups.
 SECONDS_MAX = 20.0
 #: How long a process does not ask a ledger after it failed.
 REST_S = 10.0
 
 _VERDICTS = {
-    Outcome.COMMITTED: VerdictKind.COMMIT.value,
-    Outcome.ROLLED_BACK: VerdictKind.ROLLBACK.value,
+    LedgerOutcome.COMMITTED: VerdictKind.COMMIT.value,
+    LedgerOutcome.ROLLED_BACK: VerdictKind.ROLLBACK.value,
 }
 
 #: By URL: when the ledger may be asked again, its failed answer, and the error text. Spark's Python
 #: workers run one task after the other.
-_resting: dict[str, tuple[float, Answer, str]] = {}
+_resting: dict[str, tuple[float, LedgerAnswer, str]] = {}
 
 
 @dataclass(frozen=True)
@@ -112,10 +119,8 @@ class LookUps:
             for reason, cause in [self._failed.get(uuid, ("", ""))]
         ]
 
-    def _found(self, ledger_uuid: str, rows: pa.RecordBatch) -> list[Answer]:
+    def _found(self, ledger_uuid: str, rows: pa.RecordBatch) -> list[LedgerAnswer]:
         """The ledger's answer for each row. One inquiry covers the rows of one broker only."""
-        import pyarrow.compute as pc  # type: ignore[import-untyped]  # it brings no types
-
         brokers, found = rows.column(BROKER), [LATE] * rows.num_rows
         for broker in brokers.unique().to_pylist():
             is_its = pc.equal(brokers, broker)
@@ -132,7 +137,7 @@ class LookUps:
     ) -> Answers:
         fault = self._ledgers.fault_of(ledger_uuid)
         if fault is not None:
-            return dict.fromkeys(ids, Answer(Outcome.UNKNOWN, fault))
+            return dict.fromkeys(ids, LedgerAnswer(LedgerOutcome.UNKNOWN, fault))
         url = self._ledgers.urls[ledger_uuid]
         until_s, failed, cause = _resting.get(url, (0.0, None, ""))
         if failed is not None and time.monotonic() < until_s:
@@ -147,7 +152,7 @@ class LookUps:
         overdue = set(ids) - {ids[at] for at in on_time}
         groups = rows.column(PRODUCER_GROUP).to_pylist()
         half_offsets = rows.column(HALF_OFFSET).to_pylist()
-        answers = inquiry.settle(ids, groups, overdue, sight, half_offsets)
+        answers = inquiry.resolve(ids, groups, overdue, sight, half_offsets)
         if inquiry.failed is not None:
             self._failed[ledger_uuid] = inquiry.failed.reason, inquiry.cause
             _resting[url] = time.monotonic() + REST_S, inquiry.failed, inquiry.cause
@@ -170,12 +175,12 @@ def _kept(url: str) -> Iterator[Opener]:
     and the task does not.
     """
     with ExitStack() as opened:
-        links: list[Link] = []
+        connections: list[DatabaseConnection] = []
 
         @contextmanager
-        def again() -> Iterator[Link]:
-            if not links:
-                links.append(opened.enter_context(opener_of(url)()))
-            yield links[0]
+        def again() -> Iterator[DatabaseConnection]:
+            if not connections:
+                connections.append(opened.enter_context(opener_of(url)()))
+            yield connections[0]
 
         yield again

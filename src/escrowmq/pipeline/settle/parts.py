@@ -11,18 +11,19 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
-from escrowmq.client.own_calls import OwnCalls
+from escrowmq.client.network.native_calls import NativeCalls
 from escrowmq.model.errors import EscrowError, Unavailable
 from escrowmq.model.lineage import Sight
 from escrowmq.model.sink_attempt import HomePart, parse_part
 from escrowmq.pipeline.settle.brokers import ANSWER_S
-from escrowmq.pipeline.settle.rows import UNKNOWN, Kind, Tallies, Tally, counts, reports
-from escrowmq.pipeline.settle.verdicts import Verdicts
+from escrowmq.pipeline.settle.rows import UNKNOWN, CountKey, ReportKind, Tallies, counts, reports
+from escrowmq.pipeline.settle.verdicts import VerdictSender
+from escrowmq.pipeline.sink.calls import full_requests
 from escrowmq.pipeline.sink.fates import verdict_on_part
 from escrowmq.pipeline.views.facts import AGE_MS, BROKER, PRODUCER_GROUP, TRANSACTION_ID
-from escrowmq.protocol.own import OWN_REQUESTS, OwnCode
-from escrowmq.protocol.own_rows import SoughtAttemptRow
-from escrowmq.protocol.own_sink_headers import FindAttemptsHeader
+from escrowmq.protocol.native.requests import NativeCode
+from escrowmq.protocol.native.rows import SoughtAttemptRow
+from escrowmq.protocol.native.sink_headers import FindAttemptsHeader
 from escrowmq.transaction.commands import VerdictKind
 
 if TYPE_CHECKING:
@@ -55,9 +56,9 @@ def settle_parts(
     tallies = Tallies()
     for row, (verdict, reason) in zip(rows, judged, strict=True):
         if verdict is None and reason:
-            tallies[Tally(row[BROKER], UNKNOWN, reason)] += 1
+            tallies[CountKey(row[BROKER], UNKNOWN, reason)] += 1
     origin = uuid4().hex
-    with Verdicts(tallies, sights) as verdicts:
+    with VerdictSender(tallies, sights) as verdicts:
         (batch,) = parts.combine_chunks().to_batches()
         verdicts.put(
             batch,
@@ -65,7 +66,7 @@ def settle_parts(
             [one.reason or None for one in judged],
         )
         verdicts.flush()
-        parked = reports(Kind.PARKED, verdicts.parked, origin=origin)
+        parked = reports(ReportKind.PARKED, verdicts.parked, origin=origin)
     return [*parked.to_pylist(), *counts(tallies, origin=origin).to_pylist()], away
 
 
@@ -105,14 +106,12 @@ def _judged(state_at_home: str | None, age_ms: int) -> _Judged:
 def _states(address: str | None, group: str, sought: Sequence[HomePart]) -> list[str | None]:
     """The states of these attempts at their home."""
     if address is None:
-        raise Unavailable("home_away", "settle must reach the broker that decides")
-    header, states = FindAttemptsHeader(producer_group=group), []
-    rows_max = OWN_REQUESTS[OwnCode.FIND_ATTEMPTS].rows_max
-    with OwnCalls(address, answer_s=ANSWER_S) as calls:
-        for start in range(0, len(sought), rows_max):
-            rows = [
-                SoughtAttemptRow(one.half_offset, one.held_as.transaction_id)
-                for one in sought[start : start + rows_max]
-            ]
-            states += [row.state for row in calls.call(OwnCode.FIND_ATTEMPTS, header, rows).rows]
-    return states
+        raise Unavailable("home_away", "the pipeline does not reach the home broker, which decides")
+    header = FindAttemptsHeader(producer_group=group)
+    rows = [SoughtAttemptRow(one.half_offset, one.held_as.transaction_id) for one in sought]
+    with NativeCalls(address, answer_s=ANSWER_S) as calls:
+        return [
+            found.state
+            for some in full_requests(NativeCode.FIND_ATTEMPTS, rows)
+            for found in calls.call(NativeCode.FIND_ATTEMPTS, header, some).rows
+        ]

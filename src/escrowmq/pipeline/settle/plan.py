@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from escrowmq.pipeline.settle.brokers import sights_of
-from escrowmq.pipeline.settle.rows import READ_COLUMNS, Kind
+from escrowmq.pipeline.settle import stages
+from escrowmq.pipeline.settle.brokers import AnsweringBroker, sights_of
+from escrowmq.pipeline.settle.ledgers import KnownLedgers
+from escrowmq.pipeline.settle.rows import READ_COLUMNS, ReportKind
+from escrowmq.pipeline.settle.tasks import SettleTask, TellTask
 from escrowmq.transaction.commands import VerdictKind
 from escrowmq.transaction.states import State
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
-
-    from escrowmq.pipeline.settle.brokers import Standing
-    from escrowmq.pipeline.settle.ledgers import KnownLedgers
 
 RANGE_ROWS = 50_000
 """The approximate number of transactions that one task settles."""
@@ -22,7 +22,7 @@ SMALL_ROWS = 10_000
 """Up to this many undecided transactions, over all brokers, are settled in one task."""
 
 
-class Plan:
+class RoundPlan:
     """Builds a new job for each round.
 
     The rules as Columns are kept between rounds. Building them takes hundreds of calls into the
@@ -35,11 +35,8 @@ class Plan:
         self._due: tuple[object, Sequence[Column]] = (None, ())
         self._columns: Sequence[Column] = ()
 
-    def reports(self, standing: Sequence[Standing], known: KnownLedgers) -> DataFrame:
+    def reports(self, standing: Sequence[AnsweringBroker], known: KnownLedgers) -> DataFrame:
         """The reports of a round. The work happens when the DataFrame is collected."""
-        from escrowmq.pipeline.settle import stages
-        from escrowmq.pipeline.settle.tasks import SettleTask, TellTask
-
         policies = {broker.address: broker.policy for broker in standing}
         made_from = (policies, known.uuids, bool(known.unnamed))
         if self._due[0] != made_from:
@@ -49,13 +46,13 @@ class Plan:
         # The kept Columns hold the rules of all brokers, because the brokers with work change each
         # round.
         at_work = [broker for broker in standing if broker.has_work]
-        due = stages.classified(self._undecided(at_work), self._due[1])
+        due = stages.to_settle(self._undecided(at_work), self._due[1], self._columns)
         sights = sights_of(standing)
-        settled = stages.settled(stages.to_settle(due, self._columns), SettleTask(known, sights))
+        settled = stages.reported(due, SettleTask(known, sights))
         budgeted = stages.within_budget(settled, self._asks_max)
-        return stages.told(budgeted, TellTask(VerdictKind.ASK, Kind.ASK, sights))
+        return stages.reported(budgeted, TellTask(VerdictKind.ASK, ReportKind.ASK, sights))
 
-    def _undecided(self, standing: Sequence[Standing]) -> DataFrame:
+    def _undecided(self, standing: Sequence[AnsweringBroker]) -> DataFrame:
         options = {
             "view": "transactions",
             "broker": ",".join(broker.address for broker in standing),

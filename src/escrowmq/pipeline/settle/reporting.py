@@ -8,13 +8,13 @@ import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from escrowmq.client.own_calls import OwnCalls
+from escrowmq.client.network.native_calls import NativeCalls
 from escrowmq.model.errors import EscrowError
 from escrowmq.model.event_log import event_log
 from escrowmq.pipeline.settle.ledger_book import LedgerBook
-from escrowmq.protocol.limits import NAME_CHARS_MAX
-from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.own_ledgers import LedgerReportRow, ReportLedgersHeader
+from escrowmq.protocol.message.limits import NAME_CHARS_MAX
+from escrowmq.protocol.native.ledgers import LedgerReportRow, ReportLedgersHeader
+from escrowmq.protocol.native.requests import NativeCode
 
 log = event_log(__name__)
 
@@ -57,8 +57,8 @@ class LedgerReporter:
             pipeline=self._pipeline, valid_for_ms=VALID_MS, round_ended_ago_ms=ago_ms
         )
         try:
-            with OwnCalls(broker, connect_s=ANSWER_S, answer_s=ANSWER_S) as calls:
-                calls.call(OwnCode.REPORT_LEDGERS, header, rows)
+            with NativeCalls(broker, connect_s=ANSWER_S, answer_s=ANSWER_S) as calls:
+                calls.call(NativeCode.REPORT_LEDGERS, header, rows)
         except EscrowError as error:
             # An older broker does not know this request and shows nothing about ledgers.
             log.debug("report_not_taken", extra={"broker": broker, "why": str(error)})

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
 
 from escrowmq.pipeline.views.facts import (
     AGE_MS,
@@ -26,9 +28,6 @@ from escrowmq.pipeline.views.facts import (
     TRANSACTION_ID,
     WAIT_MS,
 )
-
-if TYPE_CHECKING:
-    import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
 
 DUE = "due"
 DUE_UNANSWERED = "due_unanswered"
@@ -76,7 +75,7 @@ SETTLE_COLUMNS = (
 )
 
 
-class Kind(StrEnum):
+class ReportKind(StrEnum):
     """Kind of a report."""
 
     ASK = "ask"
@@ -127,7 +126,7 @@ ASKS_DUE = "asks_due"
 ASKS_SENT = "asks_sent"
 
 
-class Tally(NamedTuple):
+class CountKey(NamedTuple):
     """The key of a count."""
 
     broker: str
@@ -136,21 +135,17 @@ class Tally(NamedTuple):
     reason: str = ""
 
 
-Tallies = Counter[Tally]
+Tallies = Counter[CountKey]
 
 
 def arrow_schema() -> pa.Schema:
     """The Arrow schema of reports."""
-    import pyarrow as pa
-
     types = {"string": pa.string(), "bigint": pa.int64(), "int": pa.int32()}
     return pa.schema([(name, types[kind]) for name, kind in _FIELDS.items()])
 
 
-def reports(kind: Kind, rows: Iterable[Mapping[str, Any]], *, origin: str) -> pa.RecordBatch:
+def reports(kind: ReportKind, rows: Iterable[Mapping[str, Any]], *, origin: str) -> pa.RecordBatch:
     """Make reports of one kind, each in its own lane; `origin` is unique to the task."""
-    import pyarrow as pa
-
     made = [
         {**row, KIND: kind.value, LANE: f"{kind.value} {origin} {number}"}
         for number, row in enumerate(rows)
@@ -164,16 +159,14 @@ def counts(tallies: Tallies, *, origin: str) -> pa.RecordBatch:
         {BROKER: tally.broker, WHAT: tally.what, REASON: tally.reason, ROWS: count}
         for tally, count in tallies.items()
     )
-    return reports(Kind.COUNT, rows, origin=origin)
+    return reports(ReportKind.COUNT, rows, origin=origin)
 
 
-def passed(batch: pa.RecordBatch, kind: Kind, *, origin: str) -> pa.RecordBatch:
+def passed(batch: pa.RecordBatch, kind: ReportKind, *, origin: str) -> pa.RecordBatch:
     """Rows for the next stage. The lane of a back-check is its producer group."""
-    import pyarrow as pa
-
     schema, count = arrow_schema(), batch.num_rows
     made = {KIND: pa.repeat(kind.value, count)}
-    if kind is Kind.ASK:
+    if kind is ReportKind.ASK:
         made[LANE] = batch.column(PRODUCER_GROUP)
     else:
         made[LANE] = pa.array([f"{kind.value} {origin} {number}" for number in range(count)])

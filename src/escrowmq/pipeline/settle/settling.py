@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 from escrowmq.model.errors import EscrowError, ProtocolViolation, Unavailable
 from escrowmq.model.event_log import event_log
 from escrowmq.model.verdict_outcome import VerdictOutcome
-from escrowmq.pipeline.settle.brokers import Standing, look_at, sights_of
-from escrowmq.pipeline.settle.plan import Plan
+from escrowmq.pipeline.settle.brokers import AnsweringBroker, look_at, sights_of
+from escrowmq.pipeline.settle.plan import RoundPlan
 from escrowmq.pipeline.settle.reporting import LedgerReporter
 from escrowmq.pipeline.settle.round_summary import RoundSummary
 from escrowmq.pipeline.settle.rows import (
@@ -36,7 +36,7 @@ from escrowmq.pipeline.settle.rows import (
     WAITING,
     WHAT,
     WITHOUT_DUE,
-    Kind,
+    ReportKind,
 )
 from escrowmq.pipeline.views.facts import (
     AGE_MS,
@@ -84,7 +84,7 @@ class Settling:
 
     def __init__(self, spark: SparkSession, ledgers: Ledgers, *, asks_max: int = ASKS_MAX) -> None:
         self._ledgers = ledgers
-        self._plan = Plan(spark, asks_max)
+        self._plan = RoundPlan(spark, asks_max)
         self._reporter = LedgerReporter(ledgers.book)
         #: Held while the ledgers are asked.
         self._asking = threading.Lock()
@@ -115,7 +115,9 @@ class Settling:
         without_due = made.counts[WITHOUT_DUE]
         if without_due:
             raise ProtocolViolation(
-                "due_missing", "no rule holds for what a broker says", rows=without_due
+                "due_missing",
+                "no time rule matches the facts that a broker reported",
+                rows=without_due,
             )
         return summary
 
@@ -133,7 +135,7 @@ class Settling:
 class _Round:
     """State of a running round."""
 
-    plan: Plan
+    plan: RoundPlan
     started_at_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
     began_s: float = field(default_factory=time.monotonic)
     brokers: int = 0
@@ -178,12 +180,12 @@ class _Round:
     def _take_in(self, reports: pa.Table, book: LedgerBook) -> None:
         from escrowmq.pipeline.settle.tasks import where
 
-        ended = where(reports, KIND, Kind.LEDGER.value).to_pylist()
+        ended = where(reports, KIND, ReportKind.LEDGER.value).to_pylist()
         # Failures last: a ledger that any task could not reach counts as unreachable.
         for one in sorted(ended, key=lambda one: bool(one[REASON])):
             book.note_look_up(one[LEDGER], one[REASON], one[CAUSE])
-        attempts = where(reports, KIND, Kind.ATTEMPT.value)
-        self._note(where(reports, KIND, Kind.ATTEMPT.value, is_so=False).to_pylist())
+        attempts = where(reports, KIND, ReportKind.ATTEMPT.value)
+        self._note(where(reports, KIND, ReportKind.ATTEMPT.value, is_so=False).to_pylist())
         self.attempts = attempts.num_rows
         if self.attempts:
             from escrowmq.pipeline.settle.attempts import settle_attempts
@@ -192,7 +194,7 @@ class _Round:
             self._note(done)
             self._lose(away)
 
-    def _look_at(self, addresses: Sequence[str]) -> list[Standing]:
+    def _look_at(self, addresses: Sequence[str]) -> list[AnsweringBroker]:
         standing, away = look_at(addresses)
         self._lose(away)
         self.brokers = len(standing)
@@ -209,13 +211,13 @@ class _Round:
 
     def _note(self, reports: Iterable[_Report]) -> None:
         for report in reports:
-            if report[KIND] == Kind.PARKED.value:
+            if report[KIND] == ReportKind.PARKED.value:
                 self.parked.append(report)
-            elif report[KIND] == Kind.COUNT.value and report[WHAT] in (UNKNOWN, UNTOLD):
+            elif report[KIND] == ReportKind.COUNT.value and report[WHAT] in (UNKNOWN, UNTOLD):
                 self.unknown[report[REASON]] += report[ROWS]
                 if report[WHAT] == UNTOLD:
                     self.away.add(report[BROKER])
-            elif report[KIND] == Kind.COUNT.value:
+            elif report[KIND] == ReportKind.COUNT.value:
                 self.counts[report[WHAT]] += report[ROWS]
 
     def summary(self) -> RoundSummary:

@@ -4,16 +4,15 @@ These are functions from DataFrames to DataFrames, without actions or a session.
 what tasks do, and ``settling.py`` holds a whole round. The rows are read once and flow through
 once:
 
-    undecided -> classified -> to_settle -> settled -> within_budget -> told
+    undecided -> to_settle -> settled -> within_budget -> told
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from pyspark.sql import Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 -- the name that every Spark reader knows
 
 from escrowmq.model.sink_attempt import GROUP_PREFIX
@@ -29,6 +28,7 @@ from escrowmq.pipeline.settle.rows import (
     SETTLE_COLUMNS,
 )
 from escrowmq.pipeline.settle.rules import label_column
+from escrowmq.pipeline.settle.tasks import SettleTask, TellTask
 from escrowmq.pipeline.views.facts import (
     BROKER,
     FACT_COLUMNS,
@@ -41,13 +41,7 @@ from escrowmq.pipeline.views.facts import (
     half_facts,
 )
 from escrowmq.transaction.policy import CheckPolicy
-from escrowmq.transaction.rules import DUES, DUES_UNANSWERED, PARK_REASONS, Due
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-
-    from escrowmq.pipeline.settle.tasks import SettleTask, TellTask
-    from escrowmq.transaction.rules import LabelT, Table
+from escrowmq.transaction.rules import DUES, DUES_UNANSWERED, PARK_REASONS, Due, LabelT, Table
 
 _RANK = "rank"
 #: The labels that cause an action.
@@ -86,9 +80,9 @@ def due_columns(
 
     due = labelled(DUES)
     is_attempt = F.col(PRODUCER_GROUP).startswith(GROUP_PREFIX)
-    has_nobody = (due == Due.ASK.value) & (F.col(PRODUCERS_ONLINE) == 0)
+    has_no_producer = (due == Due.ASK.value) & (F.col(PRODUCERS_ONLINE) == 0)
     names_another = (F.col(LEDGER) != "") & ~is_known
-    special = (F.when(is_attempt, F.lit(ATTEMPT)), F.when(has_nobody, F.lit(NO_PRODUCER)))
+    special = (F.when(is_attempt, F.lit(ATTEMPT)), F.when(has_no_producer, F.lit(NO_PRODUCER)))
     return (
         F.coalesce(*special, due).alias(DUE),
         labelled(DUES_UNANSWERED).alias(DUE_UNANSWERED),
@@ -106,19 +100,14 @@ def task_columns() -> tuple[Column, ...]:
     )
 
 
-def classified(undecided: DataFrame, due: Sequence[Column]) -> DataFrame:
-    """Add what each transaction is due for."""
-    return undecided.select("*", *due)
+def to_settle(undecided: DataFrame, due: Sequence[Column], columns: Sequence[Column]) -> DataFrame:
+    """Add what each transaction is due for, and keep the columns that a task needs."""
+    return undecided.select("*", *due).select(*columns)
 
 
-def to_settle(due: DataFrame, columns: Sequence[Column]) -> DataFrame:
-    """Keep the columns that a task needs."""
-    return due.select(*columns)
-
-
-def settled(due: DataFrame, task: SettleTask) -> DataFrame:
-    """Look up, decide and park on the executors. Rows that need a back-check pass through."""
-    return due.mapInArrow(task, REPORT_SCHEMA)
+def reported(rows: DataFrame, task: SettleTask | TellTask) -> DataFrame:
+    """Run the task on the executors: settle, or send verdicts. It yields reports."""
+    return rows.mapInArrow(task, REPORT_SCHEMA)
 
 
 def within_budget(reports: DataFrame, asks_max: int) -> DataFrame:
@@ -130,8 +119,3 @@ def within_budget(reports: DataFrame, asks_max: int) -> DataFrame:
     longest_due_first = Window.partitionBy(BROKER, LANE).orderBy(WAIT_MS, HALF_OFFSET)
     ranked = reports.withColumn(_RANK, F.row_number().over(longest_due_first))
     return ranked.where(F.col(_RANK) <= asks_max).drop(_RANK)
-
-
-def told(reports: DataFrame, task: TellTask) -> DataFrame:
-    """Send verdicts to the brokers from the executors. Reports of other kinds pass through."""
-    return reports.mapInArrow(task, REPORT_SCHEMA)

@@ -9,8 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
+
+import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
+import pyarrow.compute as pc  # type: ignore[import-untyped]
 
 from escrowmq.model.lineage import Sight
 from escrowmq.pipeline.settle.ledgers import KnownLedgers
@@ -28,20 +31,17 @@ from escrowmq.pipeline.settle.rows import (
     UNKNOWN,
     WAITING,
     WITHOUT_DUE,
-    Kind,
+    CountKey,
+    ReportKind,
     Tallies,
-    Tally,
     counts,
     passed,
     reports,
 )
-from escrowmq.pipeline.settle.verdicts import Verdicts
+from escrowmq.pipeline.settle.verdicts import VerdictSender
 from escrowmq.pipeline.views.facts import BROKER, LEDGER
 from escrowmq.transaction.commands import VerdictKind
 from escrowmq.transaction.rules import Due
-
-if TYPE_CHECKING:
-    import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
 
 #: What the rows of each due are counted as. A row without a due is an error.
 _COUNTED = (
@@ -70,14 +70,14 @@ class SettleTask:
         tallies = Tallies()
         with (
             LookUps(self.ledgers, self.sights) as look_ups,
-            Verdicts(tallies, self.sights) as verdicts,
+            VerdictSender(tallies, self.sights) as verdicts,
         ):
             for batch in batches:
                 _count(tallies, batch, SEEN)
                 for due, what in _COUNTED:
                     _count(tallies, where(batch, DUE, due), what)
                 _count(tallies, batch.filter(batch.column(NO_LEDGER)), NO_LEDGER)
-                for due, kind in ((Due.ASK.value, Kind.ASK), (ATTEMPT, Kind.ATTEMPT)):
+                for due, kind in ((Due.ASK.value, ReportKind.ASK), (ATTEMPT, ReportKind.ATTEMPT)):
                     rows = where(batch, DUE, due)
                     if rows.num_rows:
                         yield passed(rows, kind, origin=f"{origin} {next(numbers)}")
@@ -86,19 +86,19 @@ class SettleTask:
                 )
                 self._look_up(where(batch, DUE, Due.LOOK_UP.value), look_ups, verdicts, tallies)
             verdicts.flush()
-            yield reports(Kind.PARKED, verdicts.parked, origin=origin)
-            yield reports(Kind.LEDGER, look_ups.ended(), origin=origin)
+            yield reports(ReportKind.PARKED, verdicts.parked, origin=origin)
+            yield reports(ReportKind.LEDGER, look_ups.ended(), origin=origin)
         yield counts(tallies, origin=origin)
 
     def _look_up(
-        self, rows: pa.RecordBatch, look_ups: LookUps, verdicts: Verdicts, tallies: Tallies
+        self, rows: pa.RecordBatch, look_ups: LookUps, verdicts: VerdictSender, tallies: Tallies
     ) -> None:
         for ledger in rows.column(LEDGER).unique().to_pylist():
             mine = where(rows, LEDGER, ledger)
             found = look_ups.settle(ledger, mine)
             verdicts.put(mine, found.verdicts, found.reasons)
             for broker, reason in found.unknown:
-                tallies[Tally(broker, UNKNOWN, reason)] += found.unknown[broker, reason]
+                tallies[CountKey(broker, UNKNOWN, reason)] += found.unknown[broker, reason]
 
 
 @dataclass(frozen=True)
@@ -106,13 +106,13 @@ class TellTask:
     """For ``mapInArrow``: sends one verdict on all reports of a kind. The others pass through."""
 
     verdict: VerdictKind
-    kind: Kind
+    kind: ReportKind
     sights: Mapping[str, Sight] = field(default_factory=dict)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Process one partition."""
         tallies = Tallies()
-        with Verdicts(tallies, self.sights) as verdicts:
+        with VerdictSender(tallies, self.sights) as verdicts:
             for batch in batches:
                 mine = where(batch, KIND, self.kind.value)
                 if self.verdict is VerdictKind.ASK:
@@ -126,8 +126,6 @@ class TellTask:
 
 def where(batch: pa.RecordBatch, name: str, value: str | None, *, is_so: bool = True) -> Any:  # noqa: ANN401 - as it comes
     """The rows of a batch or a table with this value, or with any other value."""
-    import pyarrow.compute as pc  # type: ignore[import-untyped]  # it brings no types
-
     held = batch.column(name)
     if value is None:
         return batch.filter(pc.is_null(held))
@@ -138,4 +136,4 @@ def _count(tallies: Tallies, rows: pa.RecordBatch, what: str) -> None:
     """Count rows by broker."""
     found: list[dict[str, Any]] = rows.column(BROKER).value_counts().to_pylist()
     for one in found:
-        tallies[Tally(one["values"], what)] += one["counts"]
+        tallies[CountKey(one["values"], what)] += one["counts"]

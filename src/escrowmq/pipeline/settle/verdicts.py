@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
-from escrowmq.client.own_calls import OwnCalls
+import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
+import pyarrow.compute as pc  # type: ignore[import-untyped]
+
+from escrowmq.client.network.native_calls import NativeCalls
 from escrowmq.model.errors import EscrowError
 from escrowmq.model.lineage import Sight
 from escrowmq.model.verdict_outcome import VerdictOutcome
-from escrowmq.pipeline.settle.rows import REASON, UNKNOWN, UNTOLD, Tallies, Tally
+from escrowmq.pipeline.settle.rows import REASON, UNTOLD, CountKey, Tallies
 from escrowmq.pipeline.views.facts import (
     AGE_MS,
     BROKER,
@@ -25,13 +28,10 @@ from escrowmq.pipeline.views.facts import (
     STATE_CODE,
     TRANSACTION_ID,
 )
-from escrowmq.protocol.own import OWN_REQUESTS, OwnCode
-from escrowmq.protocol.own_headers import ByHeader
-from escrowmq.protocol.own_rows import VerdictRow
+from escrowmq.protocol.native.headers import ByHeader
+from escrowmq.protocol.native.requests import NATIVE_REQUESTS, NativeCode
+from escrowmq.protocol.native.rows import VerdictRow
 from escrowmq.transaction.commands import VerdictKind
-
-if TYPE_CHECKING:
-    import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
 
 VERDICT = "verdict"
 OUTCOME = "outcome"
@@ -45,14 +45,14 @@ _FIELDS = list(VerdictRow.__struct_fields__)
 _KEPT = (*_SENT, TRANSACTION_ID, PRODUCER_GROUP, AGE_MS)
 
 
-class Verdicts:
+class VerdictSender:
     """One task's connections to brokers."""
 
     def __init__(self, tallies: Tallies, sights: Mapping[str, Sight]) -> None:
         self._tallies = tallies
         #: Each broker's history, taken before the facts were read.
         self._sights = sights
-        self._calls: dict[str, OwnCalls] = {}
+        self._calls: dict[str, NativeCalls] = {}
         self._open = ExitStack()
         self._waiting: dict[str, list[pa.RecordBatch]] = defaultdict(list)
         #: Why nothing more is sent to a broker, by broker.
@@ -75,9 +75,6 @@ class Verdicts:
         self, rows: pa.RecordBatch, verdicts: Sequence[str | None], reasons: Sequence[str | None]
     ) -> None:
         """Queue verdicts on rows, skipping nulls. They are sent when a request is full."""
-        import pyarrow as pa
-        import pyarrow.compute as pc  # type: ignore[import-untyped]  # it brings no types
-
         made = {VERDICT: pa.array(verdicts, pa.string()), REASON: pa.array(reasons, pa.string())}
         judged = pa.RecordBatch.from_arrays(
             [made[name] if name in made else rows.column(name) for name in (BROKER, *_KEPT)],
@@ -95,9 +92,7 @@ class Verdicts:
             self._send(broker, is_last=True)
 
     def _send(self, broker: str, *, is_last: bool) -> None:
-        import pyarrow as pa
-
-        rows_max = OWN_REQUESTS[OwnCode.OBEY_VERDICTS].rows_max
+        rows_max = NATIVE_REQUESTS[NativeCode.OBEY_VERDICTS].rows_max
         waiting = self._waiting[broker]
         if not is_last and sum(batch.num_rows for batch in waiting) < rows_max:
             return
@@ -111,24 +106,24 @@ class Verdicts:
         self._waiting[broker] = [batch.slice(at)] if at < batch.num_rows else []
 
     def _tell(self, broker: str, batch: pa.RecordBatch) -> None:
-        import pyarrow.compute as pc
-
         if broker not in self._away:
             try:
                 sent = batch.select(list(_SENT)).rename_columns(_FIELDS)
                 answer = self._called(broker).call_arrow(
-                    OwnCode.OBEY_VERDICTS, self._header(broker), sent
+                    NativeCode.OBEY_VERDICTS, self._header(broker), sent
                 )
             except EscrowError as error:
                 self._away[broker] = error.code
             else:
                 outcomes = answer.batch.column(OUTCOME)
                 for one in outcomes.value_counts().to_pylist():
-                    self._tallies[_tally(broker, one["values"])] += one["counts"]
+                    is_unknown = one["values"] == VerdictOutcome.UNKNOWN.value
+                    reason = BROKER_FAILED if is_unknown else ""
+                    self._tallies[CountKey(broker, one["values"], reason)] += one["counts"]
                 is_parked = pc.equal(outcomes, VerdictOutcome.PARKED.value)
                 self._note_parked(broker, batch.filter(is_parked))
                 return
-        self._tallies[Tally(broker, UNTOLD, self._away[broker])] += batch.num_rows
+        self._tallies[CountKey(broker, UNTOLD, self._away[broker])] += batch.num_rows
 
     def _header(self, broker: str) -> ByHeader:
         sight = self._sights.get(broker)
@@ -136,9 +131,9 @@ class Verdicts:
             return ByHeader()
         return ByHeader(epoch=sight.lineage.epoch, log_end=sight.log_end)
 
-    def _called(self, broker: str) -> OwnCalls:
+    def _called(self, broker: str) -> NativeCalls:
         if broker not in self._calls:
-            self._calls[broker] = self._open.enter_context(OwnCalls(broker))
+            self._calls[broker] = self._open.enter_context(NativeCalls(broker))
         return self._calls[broker]
 
     def _note_parked(self, broker: str, parked: pa.RecordBatch) -> None:
@@ -146,9 +141,3 @@ class Verdicts:
         names = [HALF_OFFSET, TRANSACTION_ID, PRODUCER_GROUP, AGE_MS, REASON]
         facts = parked.slice(0, max(room, 0)).select(names).to_pylist()
         self.parked += [{BROKER: broker, **row} for row in facts]
-
-
-def _tally(broker: str, outcome: str) -> Tally:
-    if outcome == VerdictOutcome.UNKNOWN.value:
-        return Tally(broker, UNKNOWN, BROKER_FAILED)
-    return Tally(broker, outcome)

@@ -35,7 +35,7 @@ from escrowmq.pipeline.sink.deciding import decide, give_up
 from escrowmq.pipeline.sink.spark_names import query_of_named_batch
 from escrowmq.pipeline.sink.writing import REQUEST_ROWS_MAX, AttemptWriting
 from escrowmq.pipeline.sink.written import SinkBatch, SinkBroker, Written
-from escrowmq.protocol.limits import validate_topic
+from escrowmq.protocol.message.limits import validate_topic
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -73,9 +73,11 @@ def read_options(given: Mapping[str, str], *, is_stream: bool) -> SinkOptions:
     app_id = options.text("appId", None if is_stream else "")
     batch_name = options.text("batchId", "")
     if is_stream and batch_name:
-        raise bad_option("batchId", "not for a stream, whose batches have numbers", batch_name)
+        raise bad_option("batchId", "not for a stream: its batches have numbers", batch_name)
     if batch_name and not app_id:
-        raise bad_option("appId", "it must be given with batchId: others use such names, too")
+        raise bad_option(
+            "appId", "it must be given with batchId, because other programs may use the same name"
+        )
     return SinkOptions(
         addresses=addresses,
         topic=options.text("topic", ""),

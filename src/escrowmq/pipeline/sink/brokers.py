@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from escrowmq.model.errors import RequestRefused
 from escrowmq.model.sink_attempt import GROUP_PREFIX
+from escrowmq.pipeline.options import refuse_twins
 from escrowmq.pipeline.sink.calls import SinkCalls
 from escrowmq.pipeline.sink.topics import SinkTopics
 from escrowmq.pipeline.sink.written import SinkBroker
@@ -37,7 +38,7 @@ class SinkBrokers:
         return (self.home, *self.others)
 
 
-class Known(NamedTuple):
+class KnownApp(NamedTuple):
     """What a broker knows about an app id."""
 
     broker: SinkBroker
@@ -61,7 +62,7 @@ def find_brokers(
     with ExitStack() as opened:
         calls = [opened.enter_context(SinkCalls(one, timeout_ms)) for one in addresses]
         known = [_ask(one, one.name(), app_id) for one in calls]
-        refuse_twins([one.broker for one in known])
+        refuse_twins(one.broker for one in known)
         if topic:
             for one, about in zip(calls, known, strict=True):
                 SinkTopics(one.topics, about.broker.name).queue_count(topic)
@@ -79,34 +80,20 @@ def _alone(address: str, app_id: str | None, timeout_ms: int) -> SinkBrokers:
     return SinkBrokers(home.broker, opened_at=home.log_end)
 
 
-def _ask(calls: SinkCalls, name: str, app_id: str | None) -> Known:
+def _ask(calls: SinkCalls, name: str, app_id: str | None) -> KnownApp:
     broker = SinkBroker(name, calls.address)
     if app_id is None:
-        return Known(broker, is_home=False, homes=frozenset())
-    return Known(broker, *calls.standing(f"{GROUP_PREFIX}{app_id}"))
+        return KnownApp(broker, is_home=False, homes=frozenset())
+    return KnownApp(broker, *calls.standing(f"{GROUP_PREFIX}{app_id}"))
 
 
-def refuse_twins(brokers: Sequence[SinkBroker]) -> None:
-    """Refuse two brokers with one name: a part names its home, so names must be unique."""
-    addresses: dict[str, str] = {}
-    for name, address in brokers:
-        if name in addresses:
-            raise RequestRefused(
-                "broker_named_twice",
-                "give each broker once; two brokers have two names",
-                broker=name,
-                addresses=[addresses[name], address],
-            )
-        addresses[name] = address
-
-
-def home_of(app_id: str, known: Sequence[Known]) -> Known:
+def home_of(app_id: str, known: Sequence[KnownApp]) -> KnownApp:
     """The broker that decides for this app id: the one that did so before, else the first."""
     homes = [one for one in known if one.is_home]
     if len(homes) > 1:
         raise RequestRefused(
             "app_id_at_two_brokers",
-            "each of them knows what was written under it; choose another app id",
+            "each of these brokers has decided batches of this app id; choose another app id",
             app_id=app_id,
             brokers=[one.broker.name for one in homes],
         )
@@ -115,7 +102,7 @@ def home_of(app_id: str, known: Sequence[Known]) -> Known:
     if missing:
         raise RequestRefused(
             "home_broker_missing",
-            "name it too: it knows what was written; or choose another app id",
+            "add this broker, which knows the batches that were written, or choose another app id",
             app_id=app_id,
             brokers=sorted(missing),
         )
@@ -123,7 +110,7 @@ def home_of(app_id: str, known: Sequence[Known]) -> Known:
         # The home opens an attempt before any other broker holds a part of it.
         raise RequestRefused(
             "home_broker_set_back",
-            "it was restored, or made anew, and knows nothing of this app id: choose another one",
+            "this broker was restored or recreated and does not know the app id; choose another",
             app_id=app_id,
             brokers=sorted(named),
         )

@@ -11,25 +11,33 @@ from collections.abc import Callable, Iterable, Sequence
 from threading import Lock
 from typing import Any, Self, TypeVar
 
-from escrowmq.client.own_calls import ANSWER_S, OwnCalls
+from escrowmq.client.network.native_calls import ANSWER_S, NativeCalls
 from escrowmq.model.errors import OutcomeUnknown, RequestRefused, Unavailable
 from escrowmq.model.sink_attempt import AGE_MS_MAX, HOME_MARK, HeldAs, SinkRun
 from escrowmq.pipeline.sink.written import SinkBatch, Written
-from escrowmq.protocol.own import OWN_REQUESTS, OwnCode
-from escrowmq.protocol.own_headers import ByHeader, HoldHeader, ListTransactionsHeader
-from escrowmq.protocol.own_rows import (
+from escrowmq.protocol.native.frames import NativeReply
+from escrowmq.protocol.native.headers import (
+    ByHeader,
+    HoldHeader,
+    ListTransactionsHeader,
+    NativeHeader,
+)
+from escrowmq.protocol.native.requests import NATIVE_REQUESTS, NativeCode
+from escrowmq.protocol.native.row_forms import NativeRow
+from escrowmq.protocol.native.rows import (
     AttemptRow,
     DecisionRow,
     FoundAttemptRow,
     SoughtAttemptRow,
     TopicRow,
 )
-from escrowmq.protocol.own_sink_headers import DecideBatchHeader, FindAttemptsHeader
+from escrowmq.protocol.native.sink_headers import DecideBatchHeader, FindAttemptsHeader
 
 FIRST_WAIT_S = 0.05
 WAIT_MAX_S = 2.0
 
 T = TypeVar("T")
+RowT = TypeVar("RowT", bound=NativeRow)
 
 
 class SinkCalls:
@@ -42,7 +50,7 @@ class SinkCalls:
         self.address = address
         self._turn = Lock()
         self._timeout_s = timeout_ms / 1_000
-        self._calls = OwnCalls(address, answer_s=min(ANSWER_S, self._timeout_s))
+        self._calls = NativeCalls(address, answer_s=min(ANSWER_S, self._timeout_s))
 
     def __enter__(self) -> Self:
         return self
@@ -52,12 +60,11 @@ class SinkCalls:
 
     def name(self) -> str:
         """The broker's own name."""
-        name: str = self._patiently(lambda: self._calls.call(OwnCode.STATUS)).header.broker
-        return name
+        return str(self._call(NativeCode.STATUS).header.broker)
 
     def topics(self) -> list[TopicRow]:
         """All topics."""
-        return self._patiently(lambda: list(self._calls.rows(OwnCode.LIST_TOPICS)))
+        return self._patiently(lambda: list(self._calls.rows(NativeCode.LIST_TOPICS)))
 
     def hold(self, held_as: HeldAs, number: int, batch: Any) -> int:  # noqa: ANN401 - an Arrow batch
         """Hold half messages durably, and return the half offset of the first."""
@@ -68,16 +75,17 @@ class SinkCalls:
             is_bulk=True,
             check_after_ms=AGE_MS_MAX,
         )
-        answer = self._patiently(lambda: self._calls.call_arrow(OwnCode.HOLD_HALVES, header, batch))
-        half_offset: int = answer.header.half_offset
-        return half_offset
+        answer = self._patiently(
+            lambda: self._calls.call_arrow(NativeCode.HOLD_HALVES, header, batch)
+        )
+        return int(answer.header.half_offset)
 
     def decide(self, made: SinkBatch, written: Sequence[Written]) -> str:
         """Commit these attempts, all or none.
 
         Return ``decided``, or ``already_done`` if not committed.
         """
-        attempts_max = OWN_REQUESTS[OwnCode.DECIDE_BATCH].rows_max
+        attempts_max = NATIVE_REQUESTS[NativeCode.DECIDE_BATCH].rows_max
         held = [one for one in written if one.rows]
         if len(held) > attempts_max:
             raise RequestRefused(
@@ -103,9 +111,7 @@ class SinkCalls:
             )
             for one in held
         ]
-        answer = self._patiently(lambda: self._calls.call(OwnCode.DECIDE_BATCH, header, rows))
-        outcome: str = answer.header.outcome
-        return outcome
+        return str(self._call(NativeCode.DECIDE_BATCH, header, rows).header.outcome)
 
     def roll_back(self, written: Sequence[Written]) -> None:
         """Roll back the undecided ones of these attempts. Committed ones stay committed."""
@@ -114,7 +120,9 @@ class SinkCalls:
             return
         listing = ListTransactionsHeader(start=min(held), end=max(held) + 1)
         # List them first, because contradicting a decision would raise an alert.
-        listed = self._patiently(lambda: list(self._calls.rows(OwnCode.LIST_TRANSACTIONS, listing)))
+        listed = self._patiently(
+            lambda: list(self._calls.rows(NativeCode.LIST_TRANSACTIONS, listing))
+        )
         undecided = [held[row.half_offset] for row in listed if row.half_offset in held]
         self.decide_each(
             [decision(one.head, "rollback", one.attempt.run.producer_group) for one in undecided],
@@ -126,17 +134,15 @@ class SinkCalls:
 
         Transactions that are already decided stay as they are.
         """
-        header, rows_max = ByHeader(by=who), OWN_REQUESTS[OwnCode.DECIDE_MANY].rows_max
-        for start in range(0, len(decisions), rows_max):
-            rows = decisions[start : start + rows_max]
-            self._patiently(lambda rows=rows: self._calls.call(OwnCode.DECIDE_MANY, header, rows))  # type: ignore[misc]  # mypy cannot tell the type
+        for rows in full_requests(NativeCode.DECIDE_MANY, decisions):
+            self._call(NativeCode.DECIDE_MANY, ByHeader(by=who), rows)
 
     # For writes to several brokers.
 
     def standing(self, producer_group: str) -> tuple[bool, frozenset[str], int]:
         """Whether a group is known, which other brokers decide for its app id, and the log end."""
         header = FindAttemptsHeader(producer_group=producer_group)
-        told = self._patiently(lambda: self._calls.call(OwnCode.FIND_ATTEMPTS, header)).header
+        told = self._call(NativeCode.FIND_ATTEMPTS, header).header
         return told.is_known, frozenset(told.homes.split(",")) - {""}, told.log_end
 
     def find(
@@ -144,11 +150,8 @@ class SinkCalls:
     ) -> Iterable[FoundAttemptRow]:
         """The states of attempts of one group, in their order."""
         header = FindAttemptsHeader(producer_group=producer_group)
-        rows_max = OWN_REQUESTS[OwnCode.FIND_ATTEMPTS].rows_max
-        for start in range(0, len(sought), rows_max):
-            rows = sought[start : start + rows_max]
-            ask = lambda rows=rows: self._calls.call(OwnCode.FIND_ATTEMPTS, header, rows)  # noqa: E731
-            yield from self._patiently(ask).rows
+        for rows in full_requests(NativeCode.FIND_ATTEMPTS, sought):
+            yield from self._call(NativeCode.FIND_ATTEMPTS, header, rows).rows
 
     def judge(self, made: SinkBatch, home: str = "") -> str:
         """The broker's judgment of this batch: new, done by this query, or another query's.
@@ -165,9 +168,12 @@ class SinkCalls:
             batch_name=made.name,
             content=made.content,
         )
-        told = self._patiently(lambda: self._calls.call(OwnCode.FIND_ATTEMPTS, header)).header
-        judged: str = told.judged
-        return judged
+        return str(self._call(NativeCode.FIND_ATTEMPTS, header).header.judged)
+
+    def _call(
+        self, code: NativeCode, header: NativeHeader | None = None, rows: Sequence[NativeRow] = ()
+    ) -> NativeReply:
+        return self._patiently(lambda: self._calls.call(code, header, rows))
 
     def _patiently(self, ask: Callable[[], T]) -> T:
         until = time.monotonic() + self._timeout_s
@@ -181,6 +187,12 @@ class SinkCalls:
                     raise
             time.sleep(wait_s)
             wait_s = min(2 * wait_s, WAIT_MAX_S)
+
+
+def full_requests(code: NativeCode, rows: Sequence[RowT]) -> Iterable[Sequence[RowT]]:
+    """Split rows into the most that one request of this kind takes."""
+    rows_max = NATIVE_REQUESTS[code].rows_max
+    return (rows[start : start + rows_max] for start in range(0, len(rows), rows_max))
 
 
 def by(run: SinkRun) -> str:

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
+import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
 
 _BYTES = 8
 _MODULUS = 2 ** (8 * _BYTES)
@@ -54,8 +53,6 @@ def _values(column: pa.Array) -> list[Any]:
 
     A timestamp becomes a number, which is the same in every time zone.
     """
-    import pyarrow as pa
-
     if pa.types.is_timestamp(column.type):
         column = column.cast(pa.int64())
     values: list[Any] = column.to_pylist()

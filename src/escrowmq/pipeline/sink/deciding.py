@@ -15,8 +15,8 @@ from escrowmq.model.event_log import event_log
 from escrowmq.pipeline.sink.brokers import SinkBrokers
 from escrowmq.pipeline.sink.calls import SinkCalls, by, decision
 from escrowmq.pipeline.sink.fates import fate
-from escrowmq.pipeline.sink.written import Part, SinkBatch, SinkBroker, Written
-from escrowmq.protocol.own_rows import DecisionRow, FoundAttemptRow, SoughtAttemptRow
+from escrowmq.pipeline.sink.written import AttemptPart, SinkBatch, SinkBroker, Written
+from escrowmq.protocol.native.rows import DecisionRow, FoundAttemptRow, SoughtAttemptRow
 from escrowmq.transaction.states import State
 
 log = event_log(__name__)
@@ -25,7 +25,7 @@ CARRY_MS = 5_000
 """How long the driver tries to read a decision and carry it. After that, settle does it."""
 THREADS_MAX = 8
 
-Parts = Mapping[SinkBroker, Sequence[Part]]
+Parts = Mapping[SinkBroker, Sequence[AttemptPart]]
 
 
 def decide(
@@ -90,8 +90,9 @@ def forgotten(made: SinkBatch, brokers: SinkBrokers, timeout_ms: int) -> Request
             if calls.judge(made, brokers.home.name) not in ("new", ""):
                 return RequestRefused(
                     "batch_committed_elsewhere",
-                    "home was restored, or forgot it; the other brokers have the batch: go on with "
-                    "a new app id, and write what home lost under another one",
+                    "the home broker was restored or no longer knows this batch, but another "
+                    "broker has committed it: continue with a new app id, and write the rows that "
+                    "the home broker lost under another one",
                     app_id=made.run.app_id,
                     batch_id=made.batch,
                     home=brokers.home.name,
@@ -100,12 +101,12 @@ def forgotten(made: SinkBatch, brokers: SinkBrokers, timeout_ms: int) -> Request
     return None
 
 
-def difference(part: Part, found: FoundAttemptRow) -> RequestRefused | None:
+def difference(part: AttemptPart, found: FoundAttemptRow) -> RequestRefused | None:
     """Return why a batch with this part cannot be decided, or None if it can."""
     facts = {"attempt": part.held_as.transaction_id, "broker": part.broker.name}
     if found.state != State.PREPARED.label:
-        state = found.state or "unknown"
-        return RequestRefused("attempt_not_prepared", "write the batch again", state=state, **facts)
+        facts["state"] = found.state or "unknown"
+        return RequestRefused("attempt_not_prepared", "write the batch again", **facts)
     if (found.last_number, found.messages) != (part.last_number, part.rows):
         return RequestRefused(
             "attempt_differs",
@@ -166,14 +167,14 @@ def carry_to(broker: SinkBroker, decisions: Sequence[DecisionRow], who: str) -> 
 
 
 def _by_broker(written: Sequence[Written]) -> Parts:
-    parts: dict[SinkBroker, list[Part]] = defaultdict(list)
+    parts: dict[SinkBroker, list[AttemptPart]] = defaultdict(list)
     for one in written:
         for part in one.elsewhere:
             parts[part.broker].append(part)
     return parts
 
 
-def _found(calls: SinkCalls, parts: Sequence[Part]) -> Iterable[FoundAttemptRow]:
+def _found(calls: SinkCalls, parts: Sequence[AttemptPart]) -> Iterable[FoundAttemptRow]:
     sought = [SoughtAttemptRow(part.head, part.held_as.transaction_id) for part in parts]
     # All parts are of one write with one home, so they have one group.
     return calls.find(parts[0].held_as.producer_group, sought)

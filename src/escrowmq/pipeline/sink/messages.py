@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
-from zlib import crc32
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
@@ -17,15 +15,11 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 from escrowmq.model.errors import RequestRefused
 from escrowmq.pipeline.sink.columns import BODY, BORN_AT, BORN_AT_MS, KEY, QUEUE_ID, TOPIC, VALUE
 from escrowmq.pipeline.sink.properties import property_strings
-from escrowmq.pipeline.sink.rows import EMPTY, Rows
-from escrowmq.protocol.limits import BODY_BYTES_MAX
-
-if TYPE_CHECKING:
-    from escrowmq.pipeline.sink.topics import SinkTopics
+from escrowmq.pipeline.sink.rows import Numbers, SinkRows
+from escrowmq.pipeline.sink.topics import SinkTopics
+from escrowmq.protocol.message.limits import BODY_BYTES_MAX
 
 ANY_QUEUE = -1
-
-Numbers = np.ndarray[Any, np.dtype[Any]]
 
 
 class MessageMaker:
@@ -48,7 +42,7 @@ class MessageMaker:
 
         ``places`` holds the index of the broker for each row, if there are several.
         """
-        rows = Rows(batch, self.made)
+        rows = SinkRows(batch, self.made)
         topics = self._topics_of(rows)
         zeros = pa.repeat(pa.scalar(0, pa.int32()), rows.count)
         messages = pa.record_batch(
@@ -65,9 +59,9 @@ class MessageMaker:
         self.made += rows.count
         return messages
 
-    def _topics_of(self, rows: Rows) -> pa.Array:
+    def _topics_of(self, rows: SinkRows) -> pa.Array:
         topics = pa.repeat(self._topic, rows.count) if self._topic else rows.texts(TOPIC)
-        rows.refuse_where(pc.is_null(topics), "topic_illegal", "a message has a topic", TOPIC)
+        rows.refuse_where(pc.is_null(topics), "topic_illegal", "a message must have a topic", TOPIC)
         for name in pc.unique(topics).to_pylist():
             try:
                 for there in self._topics:
@@ -78,7 +72,7 @@ class MessageMaker:
                 raise RequestRefused(refused.code, refused.message, **facts) from None
         return topics
 
-    def _queues(self, rows: Rows, topics: pa.Array, places: Numbers | None) -> pa.Array:
+    def _queues(self, rows: SinkRows, topics: pa.Array, places: Numbers | None) -> pa.Array:
         queues = pa.repeat(pa.scalar(ANY_QUEUE, pa.int64()), rows.count)
         if KEY not in rows and QUEUE_ID not in rows:
             return queues.cast(pa.int32())
@@ -87,7 +81,11 @@ class MessageMaker:
         counts = np.array([[there.queue_count(name) for name in names] for there in self._topics])
         queue_counts = pa.array(counts[0 if places is None else places, named.indices.to_numpy()])
         if KEY in rows:
-            queues = pc.coalesce(_queues_by_key(rows.texts(KEY), queue_counts), queues)
+            hashes, indices = rows.key_hashes(KEY)
+            # As the SDK's producers choose it; null without a key.
+            by_row = pa.array(hashes, pa.int64()).take(indices)
+            whole = pc.multiply(pc.divide(by_row, queue_counts), queue_counts)
+            queues = pc.coalesce(pc.subtract(by_row, whole), queues)
         if QUEUE_ID in rows:
             chosen = rows.numbers(QUEUE_ID)
             is_any = pc.equal(chosen, ANY_QUEUE)
@@ -95,23 +93,23 @@ class MessageMaker:
             rows.refuse_where(
                 pc.invert(pc.or_(is_any, is_there)),
                 "queue_id_illegal",
-                "a queue of the topic, or -1 for any",
+                "must be a queue of the topic, or -1 for any queue",
                 QUEUE_ID,
             )
             queues = pc.coalesce(pc.if_else(is_any, None, chosen), queues)
         return queues.cast(pa.int32())
 
 
-def _bodies(rows: Rows) -> pa.Array:
+def _bodies(rows: SinkRows) -> pa.Array:
     name = BODY if BODY in rows else VALUE
-    rows.refuse_where(pc.is_null(rows[name]), "body_illegal", "a message has a body", name)
+    rows.refuse_where(pc.is_null(rows[name]), "body_illegal", "a message must have a body", name)
     bodies = rows[name].cast(pa.binary())
     is_too_large = pc.greater(pc.binary_length(bodies), BODY_BYTES_MAX)
     rows.refuse_where(is_too_large, "body_too_large", f"at most {BODY_BYTES_MAX} bytes", name)
     return bodies
 
 
-def _born(rows: Rows) -> pa.Array:
+def _born(rows: SinkRows) -> pa.Array:
     now = pa.scalar(int(time.time() * 1_000), pa.int64())
     if BORN_AT in rows:
         name, given = BORN_AT, rows.instants_ms(BORN_AT)
@@ -120,15 +118,6 @@ def _born(rows: Rows) -> pa.Array:
     else:
         return pa.repeat(now, rows.count)
     born = pc.fill_null(given, now)
-    text = "1970 or later, 0 ms or more"
+    text = "must be in 1970 or later, which is 0 ms or more"
     rows.refuse_where(pc.less(born, 0), "number_out_of_range", text, name)
     return born
-
-
-def _queues_by_key(keys: pa.Array, queue_counts: pa.Array) -> pa.Array:
-    """The queue of each key, chosen as the SDK's producers do; null without a key."""
-    encoded = pc.dictionary_encode(pc.if_else(pc.equal(keys, EMPTY), None, keys))
-    hashes = [crc32(key) for key in encoded.dictionary.cast(pa.binary()).to_pylist()]
-    by_row = pa.array(hashes, pa.int64()).take(encoded.indices)
-    whole = pc.multiply(pc.divide(by_row, queue_counts), queue_counts)
-    return pc.subtract(by_row, whole)

@@ -14,8 +14,8 @@ needed:
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from escrowmq.model.sink_attempt import (
@@ -27,9 +27,6 @@ from escrowmq.model.sink_attempt import (
     TRANSACTION_PATTERN,
 )
 from escrowmq.pipeline.views.facts import AGE_MS, APP_ID, BROKER, PRODUCER_GROUP, TRANSACTION_ID
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 EVIDENCE = "evidence"
 
@@ -47,7 +44,7 @@ _NEWEST_AT = "newest_at"
 _IS_NAME_DECIDED = "is_name_decided"
 
 
-class Evidence(StrEnum):
+class OrphanEvidence(StrEnum):
     """Why an attempt is rolled back."""
 
     BATCH_DECIDED = "batch_decided"
@@ -120,8 +117,8 @@ def _evidence() -> Column:
     is_of_older_run = is_older & (F.col(_RUN) != F.col(_NEWEST_RUN))
     is_too_old = F.col(AGE_MS) >= AGE_MS_MAX
     return F.coalesce(
-        F.when(is_decided, F.lit(Evidence.BATCH_DECIDED.value)),
-        F.when(is_of_older_run, F.lit(Evidence.NEWER_RUN.value)),
+        F.when(is_decided, F.lit(OrphanEvidence.BATCH_DECIDED.value)),
+        F.when(is_of_older_run, F.lit(OrphanEvidence.NEWER_RUN.value)),
         # This also covers anything that only looks like an attempt: these groups have no producer.
-        F.when(is_too_old, F.lit(Evidence.TOO_OLD.value)),
+        F.when(is_too_old, F.lit(OrphanEvidence.TOO_OLD.value)),
     )

@@ -9,22 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import blake2b
-from typing import Any
-from zlib import crc32
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 
 from escrowmq.pipeline.sink.columns import KEY
-from escrowmq.pipeline.sink.rows import EMPTY, Rows
+from escrowmq.pipeline.sink.rows import Numbers, SinkRows
 
 #: Steps of a mixing function in which every input bit flips half of the output bits. Without it,
 #: similar keys or names would get similar weights.
 _STEPS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 _LAST_SHIFT = 31
-
-Numbers = np.ndarray[Any, np.dtype[Any]]
 
 
 class Placing:
@@ -37,19 +33,17 @@ class Placing:
 
     def places(self, batch: pa.RecordBatch) -> Numbers:
         """The index of the broker for each row."""
-        rows = Rows(batch, 0)
+        rows = SinkRows(batch, 0)
         keyless = np.full(rows.count, self._keyless)
         if KEY not in rows:
             return keyless
-        keys = rows.texts(KEY)
-        encoded = pc.dictionary_encode(pc.if_else(pc.equal(keys, EMPTY), None, keys))
-        hashes = [crc32(key) for key in encoded.dictionary.cast(pa.binary()).to_pylist()]
+        hashes, indices = rows.key_hashes(KEY)
         if not hashes:
             return keyless
         of_key = _best(np.array(hashes, dtype=np.uint64), self._seeds)
-        has_key = pc.is_valid(encoded.indices).to_numpy(zero_copy_only=False)
-        indices = pc.fill_null(encoded.indices, 0).to_numpy(zero_copy_only=False)
-        return np.where(has_key, of_key[indices], keyless)
+        has_key = pc.is_valid(indices).to_numpy(zero_copy_only=False)
+        places = pc.fill_null(indices, 0).to_numpy(zero_copy_only=False)
+        return np.where(has_key, of_key[places], keyless)
 
 
 def _best(hashes: Numbers, seeds: Numbers) -> Numbers:

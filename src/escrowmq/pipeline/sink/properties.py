@@ -10,8 +10,8 @@ import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 
 from escrowmq.pipeline.sink.columns import DELAY_MS, KEY, KEYS, PROPERTIES, TAGS
-from escrowmq.pipeline.sink.rows import EMPTY, Rows
-from escrowmq.protocol import properties as wire
+from escrowmq.pipeline.sink.rows import EMPTY, SinkRows
+from escrowmq.protocol.message import properties as wire
 
 ADDED_BYTES_MAX = 1_024
 """The most bytes that the broker adds to the properties: transaction, group, topic, cluster."""
@@ -20,25 +20,10 @@ COUNTER_DIGITS = 12
 _BYTES_MAX = wire.PROPERTIES_BYTES_MAX - ADDED_BYTES_MAX
 _SEPARATORS = "[\x01\x02]"
 #: Property names that the sink or the broker sets.
-_RESERVED = pa.array(
-    [
-        wire.UNIQ_KEY,
-        wire.KEYS,
-        wire.TAGS,
-        wire.WAIT,
-        wire.PGROUP,
-        wire.TRAN_MSG,
-        wire.TRANSACTION_ID,
-        wire.DELAY,
-        wire.TIMER_DELAY_MS,
-        wire.TIMER_DELAY_SEC,
-        wire.TIMER_DELIVER_MS,
-        wire.CHECK_IMMUNITY_TIME_IN_SECONDS,
-    ]
-)
+_RESERVED = pa.array([*wire.SET_BY_PRODUCERS, wire.TRANSACTION_ID])
 
 
-def property_strings(rows: Rows, id_prefix: str) -> pa.Array:
+def property_strings(rows: SinkRows, id_prefix: str) -> pa.Array:
     """The property string of each row, with a unique message id."""
     numbers = pa.array(np.arange(rows.first, rows.first + rows.count)).cast(pa.string())
     pairs = [
@@ -51,11 +36,13 @@ def property_strings(rows: Rows, id_prefix: str) -> pa.Array:
         pairs.append(_pair(wire.KEYS, keys))
     if TAGS in rows:
         tags = _clean(rows, rows.texts(TAGS), TAGS)
-        rows.refuse_where(pc.match_substring(tags, "|"), "tag_illegal", "a tag has no |", TAGS)
+        rows.refuse_where(
+            pc.match_substring(tags, "|"), "tag_illegal", "a tag must not contain |", TAGS
+        )
         pairs.append(_pair(wire.TAGS, tags))
     if DELAY_MS in rows:
         delays = rows.numbers(DELAY_MS)
-        rows.refuse_where(pc.less(delays, 0), "delay_illegal", "0 or more", DELAY_MS)
+        rows.refuse_where(pc.less(delays, 0), "delay_illegal", "must be 0 or more", DELAY_MS)
         waits = pc.if_else(pc.greater(delays, 0), delays.cast(pa.string()), None)
         pairs.append(_pair(wire.TIMER_DELAY_MS, waits))
     if PROPERTIES in rows:
@@ -64,18 +51,20 @@ def property_strings(rows: Rows, id_prefix: str) -> pa.Array:
     rows.refuse_where(
         pc.greater(pc.binary_length(joined), _BYTES_MAX),
         "properties_too_large",
-        f"keys, tags and properties have {_BYTES_MAX} bytes together",
+        f"keys, tags and properties may have at most {_BYTES_MAX} bytes together",
         PROPERTIES,
     )
     return joined
 
 
-def _all_keys(rows: Rows) -> pa.Array | None:
+def _all_keys(rows: SinkRows) -> pa.Array | None:
     """All keys separated by blanks. The key that chooses the queue comes first."""
     key = keys = None
     if KEY in rows:
         key = _clean(rows, rows.texts(KEY), KEY)
-        rows.refuse_where(pc.match_substring(key, " "), "key_illegal", "a key has no blanks", KEY)
+        rows.refuse_where(
+            pc.match_substring(key, " "), "key_illegal", "a key must not contain blanks", KEY
+        )
     if KEYS in rows:
         keys = _clean(rows, _joined_keys(rows), KEYS)
     if key is None or keys is None:
@@ -83,18 +72,20 @@ def _all_keys(rows: Rows) -> pa.Array | None:
     return pc.coalesce(pc.binary_join_element_wise(key, keys, " "), key, keys)
 
 
-def _joined_keys(rows: Rows) -> pa.Array:
+def _joined_keys(rows: SinkRows) -> pa.Array:
     keys = rows[KEYS]
     if not pa.types.is_list(keys.type) and not pa.types.is_large_list(keys.type):
         return rows.texts(KEYS)
     flat = pc.list_flatten(keys).cast(pa.string())
     is_wrong = pc.fill_null(pc.match_substring(flat, " "), True)  # noqa: FBT003 - null is wrong too
     parents = pc.list_parent_indices(keys).to_numpy()
-    rows.refuse_where(is_wrong, "key_illegal", "a key is a text without blanks", KEYS, parents)
+    rows.refuse_where(
+        is_wrong, "key_illegal", "each key must be a string without blanks", KEYS, parents
+    )
     return pc.binary_join(keys.cast(pa.list_(pa.string())), " ")
 
 
-def _mapped(rows: Rows) -> pa.Array:
+def _mapped(rows: SinkRows) -> pa.Array:
     """The pairs of each row's map; empty for no map."""
     maps = rows[PROPERTIES]
     offsets = maps.offsets.to_numpy()
@@ -103,9 +94,17 @@ def _mapped(rows: Rows) -> pa.Array:
     values = maps.items[start:end].cast(pa.string())
     parents = np.repeat(np.arange(rows.count), np.diff(offsets))
     for is_wrong, code, text in (
-        (_is_unfit(names), "property_illegal", "a name is empty, or has 0x01 or 0x02 in it"),
-        (_is_unfit(values), "property_illegal", "a value is empty, or has 0x01 or 0x02 in it"),
-        (pc.is_in(names, value_set=_RESERVED), "property_reserved", "choose another name"),
+        (_is_unfit(names), "property_illegal", "a name must not be empty or contain 0x01 or 0x02"),
+        (
+            _is_unfit(values),
+            "property_illegal",
+            "a value must not be empty or contain 0x01 or 0x02",
+        ),
+        (
+            pc.is_in(names, value_set=_RESERVED),
+            "property_reserved",
+            "this name is reserved; choose another",
+        ),
     ):
         rows.refuse_where(is_wrong, code, text, PROPERTIES, parents, names=names)
     pairs = pc.binary_join_element_wise(names, "\x01", values, "\x02", "")
@@ -117,9 +116,9 @@ def _pair(name: str, values: pa.Array) -> pa.Array:
     return pc.fill_null(pc.binary_join_element_wise(f"{name}\x01", values, "\x02", ""), "")
 
 
-def _clean(rows: Rows, texts: pa.Array, column: str) -> pa.Array:
+def _clean(rows: SinkRows, texts: pa.Array, column: str) -> pa.Array:
     has_separator = pc.match_substring_regex(texts, _SEPARATORS)
-    rows.refuse_where(has_separator, "property_illegal", "0x01 and 0x02 are not for texts", column)
+    rows.refuse_where(has_separator, "property_illegal", "must not contain 0x01 or 0x02", column)
     return pc.if_else(pc.equal(texts, EMPTY), None, texts)
 
 

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from typing import Any
+from zlib import crc32
 
+import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 
 from escrowmq.model.errors import RequestRefused
+
+Numbers = np.ndarray[Any, np.dtype[Any]]
 
 EMPTY = pa.scalar("")
 #: The most characters of a property's name that an error shows.
 NAME_CHARS_MAX = 64
 
 
-class Rows:
+class SinkRows:
     """An Arrow batch. Its rows are numbered within all rows that one task writes."""
 
     def __init__(self, batch: pa.RecordBatch, first: int) -> None:
@@ -31,6 +35,13 @@ class Rows:
     def texts(self, column: str) -> pa.Array:
         """A column of strings."""
         return self[column].cast(pa.string())
+
+    def key_hashes(self, column: str) -> tuple[list[int], pa.Array]:
+        """The hashes of the distinct keys, and the index of each row's hash; null without a key."""
+        keys = self.texts(column)
+        encoded = pc.dictionary_encode(pc.if_else(pc.equal(keys, EMPTY), None, keys))
+        hashes = [crc32(key) for key in encoded.dictionary.cast(pa.binary()).to_pylist()]
+        return hashes, encoded.indices
 
     def numbers(self, column: str) -> pa.Array:
         """A column of integers."""

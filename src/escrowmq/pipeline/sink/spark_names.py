@@ -17,7 +17,9 @@ def told_by_spark(name: str) -> str:
     """A property of the query that this task belongs to."""
     value = _property(name)
     if not value:
-        raise RequestRefused("query_unknown", "this Spark does not say which it is", name=name)
+        raise RequestRefused(
+            "query_unknown", "Spark did not report this property of the query", name=name
+        )
     return value
 
 

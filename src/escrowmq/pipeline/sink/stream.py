@@ -79,7 +79,7 @@ class StreamWriting:
         written = written_of(messages)
         if not written:
             # Spark runs a task even if there are no rows. Without a task the query is unknown.
-            raise RequestRefused("query_unknown", "no task has told it", batch_id=batchId)
+            raise RequestRefused("query_unknown", "no task reported its query", batch_id=batchId)
         first = written[0].attempt
         assert first.batch == batchId, (first.batch, batchId)
         commit(self._options, self._brokers, first.run, batchId, written)

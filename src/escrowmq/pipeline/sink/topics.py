@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from escrowmq.model.catalog import INHERIT, WRITE
 from escrowmq.model.errors import RequestRefused
-from escrowmq.protocol.limits import validate_topic
-
-if TYPE_CHECKING:
-    from escrowmq.protocol.own_rows import TopicRow
-
-#: Bits of a topic's permission.
-_WRITE = 2
-_INHERIT = 1
-#: The topic whose settings new topics inherit, if sending may create topics.
-_TEMPLATE = "TBW102"
+from escrowmq.model.topic_names import DEFAULT_TOPIC
+from escrowmq.protocol.message.limits import validate_topic
+from escrowmq.protocol.native.rows import TopicRow
 
 
 class SinkTopics:
@@ -39,13 +32,15 @@ class SinkTopics:
         topic = topics.get(name)
         if topic is None:
             # Writing creates it from the template.
-            topic = topics.get(_TEMPLATE)
-            if topic is None or not topic.perm & _INHERIT:
+            topic = topics.get(DEFAULT_TOPIC)
+            if topic is None or not topic.perm & INHERIT:
                 raise self._refused("topic_unknown", "create the topic first", name)
         elif topic.is_system:
             raise self._refused("topic_of_system", "write to a topic of your own", name)
-        if not topic.perm & _WRITE:
-            raise self._refused("topic_not_writable", "its owner forbids it", name)
+        if not topic.perm & WRITE:
+            raise self._refused(
+                "topic_not_writable", "the topic's permission does not allow writing", name
+            )
         return max(topic.write_queue_count, 1)
 
     def _refused(self, code: str, text: str, name: str) -> RequestRefused:

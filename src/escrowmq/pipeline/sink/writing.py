@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ from escrowmq.pipeline.sink.deciding import give_up
 from escrowmq.pipeline.sink.messages import MessageMaker
 from escrowmq.pipeline.sink.placing import Placing
 from escrowmq.pipeline.sink.topics import SinkTopics
-from escrowmq.pipeline.sink.written import NOTHING_HELD, Part, SinkBroker, Written
+from escrowmq.pipeline.sink.written import NOTHING_HELD, AttemptPart, SinkBroker, Written
 
 log = event_log(__name__)
 
@@ -60,7 +61,6 @@ class AttemptWriting:
     ) -> None:
         self._attempt = attempt
         self._rows_max = rows_max
-        self._home_name = home
         self._home = _PartWriting(SinkBroker(home, calls.address), calls)
         self._home.held_as = attempt.at_home
         self._parts = [self._home, *(_PartWriting(broker, calls) for broker, calls in others)]
@@ -130,12 +130,13 @@ class AttemptWriting:
         self._home.wait()
         if not self._home.sent:
             self._home.hold(opening())
-        part.held_as = self._attempt.elsewhere(self._home_name, self._home.head)
+        part.held_as = self._attempt.elsewhere(self._home.broker.name, self._home.head)
 
     def _give_up(self) -> None:
         """Roll back this attempt, which no decision will name."""
         for part in self._parts:
-            part.settle()
+            with suppress(Exception):
+                part.wait()
         try:
             give_up(self._home.calls, [self.written])
         except EscrowError as error:
@@ -156,21 +157,15 @@ class _PartWriting:
         self.rows = 0
 
     @property
-    def held(self) -> Part:
+    def held(self) -> AttemptPart:
         assert self.held_as is not None, "it was named before it was sent"
-        return Part(self.broker, self.held_as, self.head, self.sent - 1, self.rows)
+        return AttemptPart(self.broker, self.held_as, self.head, self.sent - 1, self.rows)
 
     def wait(self) -> None:
         """Wait for the answer to its last request."""
         flying, self.flying = self.flying, None
         if flying is not None:
             flying.result()
-
-    def settle(self) -> None:
-        """Wait for the answer to its last request, and ignore an error."""
-        flying, self.flying = self.flying, None
-        if flying is not None:
-            flying.exception()
 
     def hold(self, request: Any) -> None:  # noqa: ANN401 - an Arrow batch
         """Send one request, or two halves if it is too large."""

@@ -21,7 +21,7 @@ class SinkBroker(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class AttemptPart:
     """The part of an attempt that another broker holds."""
 
     broker: SinkBroker
@@ -42,7 +42,7 @@ class Written(WriterCommitMessage):
     last_number: int
     #: Half messages at home. One of them may only serve to open the attempt.
     rows: int
-    elsewhere: tuple[Part, ...] = ()
+    elsewhere: tuple[AttemptPart, ...] = ()
     #: For a named batch, the row count of the DataFrame and the sum of the rows' hashes.
     row_count: int = 0
     row_sum: int = 0

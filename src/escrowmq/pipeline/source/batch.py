@@ -9,7 +9,8 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from escrowmq.model.errors import RequestRefused
 from escrowmq.model.lineage import Sight
-from escrowmq.pipeline.source.message_columns import checked_schema, spark_schema
+from escrowmq.pipeline.source.column_types import check_schema
+from escrowmq.pipeline.source.message_columns import TYPES, spark_schema
 from escrowmq.pipeline.source.message_options import (
     Bound,
     MessageOptions,
@@ -21,13 +22,13 @@ from escrowmq.pipeline.source.offsets import (
     NOWHERE,
     Loss,
     QueueKey,
-    Range,
+    QueueSlice,
     Spans,
     packed,
     readable,
     task_rows,
 )
-from escrowmq.pipeline.source.queues import Known, known
+from escrowmq.pipeline.source.queues import KnownBrokers
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
@@ -41,7 +42,7 @@ def schema(options: Mapping[str, str]) -> StructType:
 
 def reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:
     """Return a reader of the current data. Runs on the driver."""
-    checked_schema(schema)
+    check_schema(schema, TYPES)
     return MessageReader(batch_options(options), schema)
 
 
@@ -55,11 +56,13 @@ class MessageReader(DataSourceReader):
     def partitions(self) -> Sequence[RangesPartition]:
         """Plan what each task reads. Runs once, on the driver, and fixes the end of each queue."""
         options = self._options
-        found = _known(options)
+        found = options.known()
         unknown = found.unknown(options.topics)
         if unknown:
             # Otherwise a misspelled name in a list would silently leave out its messages.
-            raise RequestRefused("topic_unknown", "no broker has it", topic=",".join(unknown))
+            raise RequestRefused(
+                "topic_unknown", "no broker has this topic", topic=",".join(unknown)
+            )
         starts = bounds(options, options.start, found.spans)
         ends = bounds(options, options.end, found.spans)
         # A start beyond the queue's end is wrong, or belongs to another store.
@@ -71,16 +74,14 @@ class MessageReader(DataSourceReader):
             ],
             options,
         )
-        ranges = [Range(key, starts[key], max(starts[key], ends[key])) for key in sorted(starts)]
+        ranges = [
+            QueueSlice(key, starts[key], max(starts[key], ends[key])) for key in sorted(starts)
+        ]
         return planned(options, found, ranges)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the messages of a partition. Runs on an executor, once for each attempt."""
         return read_partition(partition, self._options, self._schema)
-
-
-def _known(options: MessageOptions) -> Known:
-    return known(options.brokers, options.topics, options.patience_s)
 
 
 def bounds(options: MessageOptions, bound: Bound, there: Spans) -> dict[QueueKey, int]:
@@ -89,7 +90,7 @@ def bounds(options: MessageOptions, bound: Bound, there: Spans) -> dict[QueueKey
         missing = bound.missing(there)
         note_losses([Loss(key, bound.offsets[key], None, None) for key in missing], options)
         return bound.all(there)
-    since = known(options.brokers, options.topics, options.patience_s, from_ms=bound.at_ms)
+    since = options.known(from_ms=bound.at_ms)
     # Messages that arrived between the two requests are left out.
     return {
         key: min(since.spans[key].start, span.end) if key in since.spans else span.end
@@ -98,7 +99,7 @@ def bounds(options: MessageOptions, bound: Bound, there: Spans) -> dict[QueueKey
 
 
 def planned(
-    options: MessageOptions, found: Known, ranges: Sequence[Range]
+    options: MessageOptions, found: KnownBrokers, ranges: Sequence[QueueSlice]
 ) -> Sequence[RangesPartition]:
     """Cut and pack ranges into tasks. Missing messages are an error, or skipped."""
     kept = []
@@ -107,7 +108,7 @@ def planned(
         there = found.spans.get(queue)
         if there is None or (start < end and not (there.start <= start and end <= there.end)):
             lost.append(Loss(queue, start, end, there))
-        kept.append(Range(queue, *readable(start, end, there or NOWHERE)))
+        kept.append(QueueSlice(queue, *readable(start, end, there or NOWHERE)))
     note_losses(lost, options)
     rows_max = options.rows_per_partition_max or task_rows(sum(end - at for _, at, end in kept))
     return [
@@ -122,10 +123,9 @@ def planned(
     ]
 
 
-def _planned_in(found: Known, broker: str) -> Sight | None:
+def _planned_in(found: KnownBrokers, broker: str) -> Sight | None:
     """The history in the form that tasks need: only its newest epoch."""
     sight = found.sights.get(broker)
     if sight is None:
         return None
-    newest = sight.lineage.without_repairs().newest(1)
-    return Sight(newest, sight.log_end, sight.half_end)
+    return Sight(sight.lineage.without_repairs().newest(1), sight.log_end, sight.half_end)

@@ -6,26 +6,20 @@ import zlib
 
 import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
 
-from escrowmq.protocol.limits import BODY_BYTES_MAX
-
-#: A body of a few bytes could otherwise expand to gigabytes.
-INFLATED_BYTES_MAX = 4 * BODY_BYTES_MAX
+from escrowmq.protocol.message.compression import INFLATED_BYTES_MAX, ZLIB_TYPES, compression_type
 
 UNDECODABLE = "undecodable_body"
 TOO_LARGE = "too_large"
 
-_TYPE_SHIFT = 8
-_TYPE_MASK = 0x7
-#: By the bits that name the compression. Clients before 5.0 write 0.
+#: By the code of the compression.
 _STREAMS = {1: "lz4", 2: "zstd"}
-_ZLIB = (0, 3)
 
 
 def inflated(body: bytes, sys_flag: int) -> tuple[bytes, str | None]:
     """The decompressed body and None, or the unchanged body and why it cannot be decompressed."""
-    kind = sys_flag >> _TYPE_SHIFT & _TYPE_MASK
+    kind = compression_type(sys_flag)
     try:
-        if kind in _ZLIB:
+        if kind in ZLIB_TYPES:
             found = _inflate(body)
         elif kind in _STREAMS:
             with pa.input_stream(pa.py_buffer(body), compression=_STREAMS[kind]) as stream:
@@ -34,9 +28,7 @@ def inflated(body: bytes, sys_flag: int) -> tuple[bytes, str | None]:
             return body, UNDECODABLE
     except (zlib.error, OSError, pa.ArrowException, EOFError):
         return body, UNDECODABLE
-    if len(found) > INFLATED_BYTES_MAX:
-        return body, TOO_LARGE
-    return found, None
+    return (body, TOO_LARGE) if len(found) > INFLATED_BYTES_MAX else (found, None)
 
 
 def _inflate(body: bytes) -> bytes:

@@ -7,14 +7,13 @@ in microseconds. It has no time zone of its own, and each session shows it in
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
 import pyarrow.compute as pc  # type: ignore[import-untyped]
+from pyspark.sql import types as T  # noqa: N812 -- the name that every Spark reader knows
 
-if TYPE_CHECKING:
-    from pyspark.sql.types import DataType, StructType
+from escrowmq.pipeline.options import bad_option
 
 TIMESTAMP = "timestamp"
 
@@ -34,24 +33,19 @@ _ARROW = {
     TIMESTAMP: pa.timestamp("us", tz="UTC"),
     "map<string,string>": pa.map_(pa.string(), pa.string()),
 }
+SPARK: dict[str, T.DataType] = {
+    "string": T.StringType(),
+    "binary": T.BinaryType(),
+    "boolean": T.BooleanType(),
+    "int": T.IntegerType(),
+    "bigint": T.LongType(),
+    TIMESTAMP: T.TimestampType(),
+    "map<string,string>": T.MapType(T.StringType(), T.StringType()),
+}
+"""Spark's types by their SQL names."""
 
 
-def spark_type(name: str) -> DataType:
-    """The Spark type with this SQL name."""
-    from pyspark.sql import types as T  # noqa: N812 -- the name that every Spark reader knows
-
-    return {
-        "string": T.StringType(),
-        "binary": T.BinaryType(),
-        "boolean": T.BooleanType(),
-        "int": T.IntegerType(),
-        "bigint": T.LongType(),
-        TIMESTAMP: T.TimestampType(),
-        "map<string,string>": T.MapType(T.StringType(), T.StringType()),
-    }[name]
-
-
-def arrow_schema(schema: StructType) -> pa.Schema:
+def arrow_schema(schema: T.StructType) -> pa.Schema:
     """The Arrow schema of the batches that a reader with this Spark schema yields."""
     return pa.schema(
         [
@@ -75,6 +69,10 @@ def _is_held(low_ms: int, high_ms: int) -> bool:
     return low_ms >= -TIMESTAMP_MS_MAX and high_ms <= TIMESTAMP_MS_MAX
 
 
-def listed(columns: Iterable[tuple[str, str]]) -> str:
-    """Columns with their types, for an error text."""
-    return ", ".join(f"{name} {kind}" for name, kind in columns)
+def check_schema(schema: T.StructType, types: Mapping[str, str]) -> None:
+    """Check a user's schema. It may leave out columns of `types`, but not add or change any."""
+    for field in schema:
+        if field.name not in types or field.dataType != SPARK[types[field.name]]:
+            known = ", ".join(f"{name} {kind}" for name, kind in types.items())
+            given = f"{field.name} {field.dataType.simpleString()}"
+            raise bad_option("schema", f"some of {known}", given)

@@ -14,13 +14,20 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
 
 from escrowmq.pipeline.source import message_columns as c
-from escrowmq.pipeline.source.bodies import INFLATED_BYTES_MAX, inflated
+from escrowmq.pipeline.source.bodies import inflated
 from escrowmq.pipeline.source.column_types import timestamps
 from escrowmq.pipeline.source.property_search import Properties, readable
 from escrowmq.pipeline.source.slicing import slices
-from escrowmq.pipeline.source.stored_records import Array, Page, Place, Records, records_of
-from escrowmq.protocol import properties as names
-from escrowmq.protocol.stored_message import (
+from escrowmq.pipeline.source.stored_records import (
+    Array,
+    MessageSource,
+    Records,
+    StoredPage,
+    records_of,
+)
+from escrowmq.protocol.message import properties as names
+from escrowmq.protocol.message.compression import INFLATED_BYTES_MAX
+from escrowmq.protocol.message.stored_message import (
     SYS_COMMITTED,
     SYS_COMPRESSED,
     SYS_PREPARED,
@@ -55,7 +62,9 @@ class _TooMuchInflatedError(Exception):
     """The decompressed bodies of a page do not fit into one batch."""
 
 
-def decode_page(page: Page, place: Place, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def decode_page(
+    page: StoredPage, place: MessageSource, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
     """Decode these columns of all messages of a page, in order, nearly always as one batch."""
     try:
         batch = _decode(page, place, columns)
@@ -67,7 +76,9 @@ def decode_page(page: Page, place: Place, columns: Sequence[str]) -> Iterator[pa
             yield batch
 
 
-def _decode(page: Page, place: Place, columns: Sequence[str]) -> pa.RecordBatch | None:
+def _decode(
+    page: StoredPage, place: MessageSource, columns: Sequence[str]
+) -> pa.RecordBatch | None:
     batches = []
     places = []
     for records, rows in records_of(page, place):

@@ -26,12 +26,12 @@ from escrowmq.pipeline.source.positions import (
     places,
     position_of,
 )
-from escrowmq.pipeline.source.queues import Known, Topics, known
+from escrowmq.pipeline.source.queues import RESTARTED, KnownBrokers, TopicSelection, known
 
 log = event_log(__name__)
 
 
-class Placed(NamedTuple):
+class PlacedPosition(NamedTuple):
     """A stream's position in the histories that the brokers have now."""
 
     offsets: StreamOffsets
@@ -53,7 +53,9 @@ class Placed(NamedTuple):
         ]
 
 
-def placed(kept: Kept, found: Known, topics: Topics, patience_s: float) -> Placed:
+def placed(
+    kept: Kept, found: KnownBrokers, topics: TopicSelection, patience_s: float
+) -> PlacedPosition:
     """Set each position that is beyond a fork to where its queue ended at the fork."""
     at = places(kept)
     for broker, by_topic in at.items():
@@ -88,22 +90,22 @@ def placed(kept: Kept, found: Known, topics: Topics, patience_s: float) -> Place
     if remade:
         names = sorted({key.topic for key in remade})
         log.warning("topic_remade", extra={"topics": names})
-    return Placed(
+    return PlacedPosition(
         to_json(offsets, kept), frozenset(of_others), frozenset(undone), frozenset(remade)
     )
 
 
-def _is_remade(position: Position, key: QueueKey, found: Known) -> bool:
+def _is_remade(position: Position, key: QueueKey, found: KnownBrokers) -> bool:
     born = found.born.get((key.broker, key.topic))
     return born is not None and position.is_before(key.topic, born)
 
 
 def _ends(
-    found: Known, broker: str, topics: Topics, patience_s: float, log_offset: int
+    found: KnownBrokers, broker: str, topics: TopicSelection, patience_s: float, log_offset: int
 ) -> dict[QueueKey, int]:
     """The ends of a broker's queues when its log ended at `log_offset`."""
     then = known([found.addresses[broker]], topics, patience_s, until_log=log_offset)
     sight = then.sights.get(broker)
     if sight is None or sight.lineage.epoch != found.sights[broker].lineage.epoch:
-        raise Unavailable("broker_restarted", "ask again", broker=broker)
+        raise Unavailable("broker_restarted", RESTARTED, broker=broker)
     return {key: span.end for key, span in then.spans.items()}

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+
+from pyspark.sql.types import StructField, StructType
 
 from escrowmq.pipeline.options import bad_option
-from escrowmq.pipeline.source.column_types import TIMESTAMP, listed, spark_type
-
-if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
+from escrowmq.pipeline.source.column_types import SPARK, TIMESTAMP
 
 BROKER = "broker"
 TOPIC = "topic"
@@ -80,16 +78,4 @@ def chosen(columns: Sequence[str], *, with_properties: bool) -> tuple[str, ...]:
 
 def spark_schema(columns: Sequence[str]) -> StructType:
     """The Spark schema of these columns."""
-    from pyspark.sql.types import StructField, StructType
-
-    return StructType([StructField(name, spark_type(TYPES[name])) for name in columns])
-
-
-def checked_schema(schema: StructType) -> tuple[str, ...]:
-    """The column names of a user's schema. Refuses a column that is not ours."""
-    ours = spark_schema(tuple(TYPES))
-    for field in schema:
-        if field.name not in TYPES or field.dataType != ours[field.name].dataType:
-            given = f"{field.name} {field.dataType.simpleString()}"
-            raise bad_option("schema", f"some of {listed(TYPES.items())}", given)
-    return tuple(schema.names)
+    return StructType([StructField(name, SPARK[TYPES[name]]) for name in columns])

@@ -12,9 +12,9 @@ import msgspec
 
 from escrowmq.pipeline.options import Options, bad_option
 from escrowmq.pipeline.source.message_columns import chosen
-from escrowmq.pipeline.source.offsets import QueueKey, Span, Spans
-from escrowmq.pipeline.source.queues import Topics
-from escrowmq.protocol.filter import TAGS_MAX
+from escrowmq.pipeline.source.offsets import OffsetRange, QueueKey, Spans
+from escrowmq.pipeline.source.queues import KnownBrokers, TopicSelection, known
+from escrowmq.protocol.message.filter import TAGS_MAX
 
 _COMMON = (
     "broker",
@@ -38,10 +38,10 @@ LATEST = "latest"
 #: The numbers that stand for these words in JSON.
 _NAMED = {-2: EARLIEST, -1: LATEST}
 _OFFSETS = (
-    'earliest, latest, or JSON as {"topic": {"0": 5}}, -2 in it for earliest and -1 for latest; '
-    "for several brokers with a name of a broker around each"
+    'earliest, latest, or JSON such as {"topic": {"0": 5}}, where -2 means earliest and -1 latest; '
+    'for several brokers {"broker": {"topic": {"0": 5}}}'
 )
-_INSTANT = "milliseconds since 1970, or a time as in 2026-11-16T12:00:00Z"
+_INSTANT = "milliseconds since 1970, or a time such as 2026-11-16T12:00:00Z"
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Bound:
     offsets: Mapping[QueueKey, int]
     at_ms: int = -1
 
-    def of(self, key: QueueKey, there: Span) -> int:
+    def of(self, key: QueueKey, there: OffsetRange) -> int:
         """The offset in this queue."""
         offset = self.offsets.get(key, self.offsets.get(key._replace(broker="")))
         word = self.word if offset is None else _NAMED.get(offset, "")
@@ -78,7 +78,7 @@ class MessageOptions:
     """Parsed options of a read of messages."""
 
     brokers: tuple[str, ...]
-    topics: Topics
+    topics: TopicSelection
     start: Bound
     end: Bound
     rows_per_batch_max: int
@@ -92,6 +92,10 @@ class MessageOptions:
     #: The trigger, as the user gives it for versions of Spark that do not pass it on; None if not
     #: given.
     available_now: bool | None
+
+    def known(self, *, from_ms: int = -1) -> KnownBrokers:
+        """Ask the brokers for the queues of these topics. Runs on the driver."""
+        return known(self.brokers, self.topics, self.patience_s, from_ms=from_ms)
 
 
 def batch_options(given: Mapping[str, str]) -> MessageOptions:
@@ -144,21 +148,21 @@ def _check_order(start: Bound, end: Bound) -> None:
 def _tags(options: Options) -> tuple[str, ...]:
     tags = options.names("tags", "||")
     if len(tags) > TAGS_MAX:
-        raise bad_option("tags", f"at most {TAGS_MAX}, with || between them")
+        raise bad_option("tags", f"at most {TAGS_MAX}, separated by ||")
     return tags
 
 
-def _topics(options: Options) -> Topics:
+def _topics(options: Options) -> TopicSelection:
     names, pattern = options.names("topic"), options.text("topicPattern", "")
     if not names and not pattern:
-        raise bad_option("topic", "give names with commas between them, or topicPattern")
+        raise bad_option("topic", "give topic names separated by commas, or topicPattern")
     if names and pattern:
         raise bad_option("topic", "give topic or topicPattern, not both")
     try:
         re.compile(pattern)
     except re.error as error:
         raise bad_option("topicPattern", f"a regular expression: {error}", pattern) from None
-    return Topics(names, pattern)
+    return TopicSelection(names, pattern)
 
 
 def _bound(options: Options, which: str, word: str) -> Bound:

@@ -13,19 +13,19 @@ import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 from pyspark.sql.datasource import InputPartition
 
-from escrowmq.client.own_calls import OwnCalls
+from escrowmq.client.network.native_calls import NativeCalls
 from escrowmq.model.errors import Unavailable
 from escrowmq.model.event_log import event_log
 from escrowmq.model.lineage import Sight, decode_lineage
 from escrowmq.pipeline.source import message_columns as c
 from escrowmq.pipeline.source.column_types import arrow_schema
 from escrowmq.pipeline.source.decoding import decode_page
-from escrowmq.pipeline.source.offsets import Loss, Range, Span, side_by_side
+from escrowmq.pipeline.source.offsets import Loss, OffsetRange, QueueSlice, side_by_side
 from escrowmq.pipeline.source.queues import patiently
-from escrowmq.pipeline.source.stored_records import Page, Place, joined
-from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.own_stored import ReadStoredHeader
-from escrowmq.protocol.properties import tags_code
+from escrowmq.pipeline.source.stored_records import MessageSource, StoredPage, joined
+from escrowmq.protocol.message.properties import tags_code
+from escrowmq.protocol.native.requests import NativeCode
+from escrowmq.protocol.native.stored_headers import ReadStoredHeader
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -47,7 +47,7 @@ class RangesPartition(InputPartition):
     """Ranges of one broker's queues that one task reads."""
 
     address: str
-    ranges: tuple[Range, ...]
+    ranges: tuple[QueueSlice, ...]
     #: The history that the ranges belong to; None if the broker reports none.
     sight: Sight | None = None
     #: Where each topic began in the log; -1 if unknown.
@@ -71,11 +71,11 @@ class History:
         """Where the planned topic began in the log. A recreated topic begins elsewhere."""
         return self._born.get(topic, -1)
 
-    def check(self, calls: OwnCalls, epoch: str) -> None:
+    def check(self, calls: NativeCalls, epoch: str) -> None:
         """Refuse an answer of a broker that was restored since planning. A restart is fine."""
         if self._sight is None or epoch == self._epoch:
             return
-        there = decode_lineage(calls.call(OwnCode.STATUS).header.lineage)
+        there = decode_lineage(calls.call(NativeCode.STATUS).header.lineage)
         planned = self._sight.lineage.epoch
         if there is None or not there.without_repairs().holds(planned, self._sight.log_end):
             raise Unavailable(
@@ -99,9 +99,9 @@ def read_partition(
     needed = {c.TAGS: options.tags, c.KEYS: options.keys, c.UNIQUE_KEY: options.keys}
     decoded = (*names, *(name for name, used in needed.items() if used and name not in names))
     history = History(partition.sight, partition.born)
-    with OwnCalls(partition.address) as calls:
+    with NativeCalls(partition.address) as calls:
         for group in side_by_side(partition.ranges):
-            place = Place(*group[0].queue[:2])
+            place = MessageSource(*group[0].queue[:2])
             for page in _joined_pages(calls, group, options, history):
                 for batch in decode_page(page, place, decoded):
                     kept = _filtered(batch, options)
@@ -110,10 +110,10 @@ def read_partition(
 
 
 def _joined_pages(
-    calls: OwnCalls, group: Sequence[Range], options: MessageOptions, history: History
-) -> Iterator[Page]:
+    calls: NativeCalls, group: Sequence[QueueSlice], options: MessageOptions, history: History
+) -> Iterator[StoredPage]:
     """Read a page of each queue in turn, and join pages up to a common size."""
-    held: list[Page] = []
+    held: list[StoredPage] = []
     # One turn over all queues then reads about as much as is decoded together.
     bytes_max = min(max(JOINED_BYTES // len(group), PAGE_BYTES_MIN), PAGE_BYTES_MAX)
     running = deque(_pages(calls, one, options, bytes_max, history) for one in group)
@@ -132,8 +132,12 @@ def _joined_pages(
 
 
 def _pages(
-    calls: OwnCalls, wanted: Range, options: MessageOptions, bytes_max: int, history: History
-) -> Iterator[Page]:
+    calls: NativeCalls,
+    wanted: QueueSlice,
+    options: MessageOptions,
+    bytes_max: int,
+    history: History,
+) -> Iterator[StoredPage]:
     """Read one queue page by page."""
     queue, at, end = wanted
     codes = ",".join(str(tags_code(tag)) for tag in options.tags)
@@ -148,16 +152,16 @@ def _pages(
             born=history.born(queue.topic),
         )
         answer = patiently(
-            partial(calls.call_blocks, OwnCode.READ_STORED, header), options.patience_s
+            partial(calls.call_blocks, NativeCode.READ_STORED, header), options.patience_s
         )
         told = answer.header
         history.check(calls, told.epoch)
-        there = Span(told.queue_start, told.queue_end)
+        there = OffsetRange(told.queue_start, told.queue_end)
         if not (there.start <= at and end <= there.end):
             note_losses([Loss(queue, at, end, there)], options)
         count = len(answer.columns["size"])
         queue_id = np.full(count, queue.queue_id, dtype=np.int32)
-        yield Page(queue_id, **answer.columns, data=answer.data)
+        yield StoredPage(queue_id, **answer.columns, data=answer.data)
         # Stop unless the broker moves ahead, so that a wrong answer cannot cause an endless loop.
         if told.next_start <= at or told.next_start >= there.end:
             return

@@ -23,17 +23,17 @@ class QueueKey(NamedTuple):
     queue_id: int
 
 
-class Span(NamedTuple):
+class OffsetRange(NamedTuple):
     """A range of queue offsets, ``[start, end)``."""
 
     start: int
     end: int
 
 
-NOWHERE = Span(0, 0)
+NOWHERE = OffsetRange(0, 0)
 
 
-class Range(NamedTuple):
+class QueueSlice(NamedTuple):
     """The part of one queue that a task reads."""
 
     queue: QueueKey
@@ -48,7 +48,7 @@ SIDE_BY_SIDE_MAX = 16
 """How many queues a task reads in turn, a page of each."""
 
 Offsets = Mapping[QueueKey, int]
-Spans = Mapping[QueueKey, Span]
+Spans = Mapping[QueueKey, OffsetRange]
 
 
 def to_json(offsets: Offsets, brokers: Iterable[str] = ()) -> StreamOffsets:
@@ -93,20 +93,22 @@ class Loss(NamedTuple):
     start: int
     end: int | None
     #: None if the queue no longer exists.
-    there: Span | None
+    there: OffsetRange | None
 
     def error(self) -> RequestRefused:
         """The error for this loss."""
-        text = f"{self._cause()}; set failOnDataLoss=false to read what is there"
+        text = f"{self._cause()}; set failOnDataLoss=false to read the rest"
         return RequestRefused("data_lost", text, **self.facts())
 
     def _cause(self) -> str:
         if self.there is None:
             return "this read has no such queue: it was deleted, or its topic is not in the options"
         if max(self.start, self.end or 0) > self.there.end:
-            cause = "the offset is wrong, or the store or topic was made anew"
-            return f"the queue ends before this offset: {cause}"
-        return "retention has deleted messages, or the store or topic was made anew"
+            return (
+                "the queue ends before this offset: the offset is wrong, or the store or topic was"
+                " recreated"
+            )
+        return "retention has deleted messages, or the store or topic was recreated"
 
     def facts(self) -> dict[str, object]:
         """The facts, for an error or the log."""
@@ -130,13 +132,13 @@ def losses(starts: Offsets, there: Spans, of_others: Container[str] = ()) -> lis
     ]
 
 
-def readable(start: int, end: int, there: Span) -> Span:
+def readable(start: int, end: int, there: OffsetRange) -> OffsetRange:
     """The part of a range that exists.
 
     A range that ends before its start is of a recreated queue.
     """
     low = there.start if start > end else max(start, there.start)
-    return Span(low, max(min(end, there.end), low))
+    return OffsetRange(low, max(min(end, there.end), low))
 
 
 def shared_out(starts: Offsets, ends: Offsets, rows_max: int) -> dict[QueueKey, int]:
@@ -167,13 +169,13 @@ def task_rows(rows: int) -> int:
     return min(max(-(-rows // TASKS), TASK_ROWS_MIN), TASK_ROWS_MAX)
 
 
-def packed(ranges: Iterable[Range], rows_max: int) -> Iterator[tuple[Range, ...]]:
+def packed(ranges: Iterable[QueueSlice], rows_max: int) -> Iterator[tuple[QueueSlice, ...]]:
     """Pack ranges into tasks of about `rows_max` rows, each of one broker.
 
     The queues of a topic grow together, so a task gets a share of each. Their messages are close
     together in the log, and the broker reads them together.
     """
-    held: list[Range] = []
+    held: list[QueueSlice] = []
     rows = 0
     for group in side_by_side(ranges):
         starts = {one.queue: one.start for one in group}
@@ -183,7 +185,7 @@ def packed(ranges: Iterable[Range], rows_max: int) -> Iterator[tuple[Range, ...]
                 yield tuple(held)
                 held, rows = [], 0
             stops = shared_out(starts, ends, rows_max - rows)
-            more = [Range(queue, at, stops[queue]) for queue, at in starts.items()]
+            more = [QueueSlice(queue, at, stops[queue]) for queue, at in starts.items()]
             held += [one for one in more if one.start < one.end]
             rows += sum(one.end - one.start for one in more)
             starts = stops
@@ -191,9 +193,9 @@ def packed(ranges: Iterable[Range], rows_max: int) -> Iterator[tuple[Range, ...]
         yield tuple(held)
 
 
-def side_by_side(ranges: Iterable[Range]) -> Iterator[list[Range]]:
+def side_by_side(ranges: Iterable[QueueSlice]) -> Iterator[list[QueueSlice]]:
     """Group consecutive ranges of different queues of one topic, up to a limit per group."""
-    group: list[Range] = []
+    group: list[QueueSlice] = []
     for one in ranges:
         if one.start >= one.end:
             continue

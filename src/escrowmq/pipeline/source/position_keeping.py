@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
+from escrowmq.model.errors import RequestRefused
 from escrowmq.pipeline.options import bad_option
 from escrowmq.pipeline.spark_api import HAS_READ_LIMITS, ReadAllAvailable, ReadLimit
 
@@ -35,23 +36,18 @@ class LimitedReader(Protocol):
 
     def initialOffset(self) -> Offsets:  # noqa: N802 - Spark's
         """Where a new query begins."""
-        ...
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's
         """The limit that the options give."""
-        ...
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802 - Spark's
         """Where the batch from `start` ends."""
-        ...
 
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
         """The tasks of a batch."""
-        ...
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a task."""
-        ...
 
 
 def for_this_spark(
@@ -84,11 +80,16 @@ def keeping(
     if is_limit_given and available_now is None:
         raise bad_option(
             "availableNow",
-            f"true or false beside {limit_option} on Spark 4.0 and 4.1, which do not tell a source "
-            "its trigger: false keeps the limit; true reads all that is there in one batch",
+            f"set it to true or false with {limit_option}, because Spark 4.0 and 4.1 do not tell a "
+            "source its trigger: false keeps the limit; true reads all current data in one batch",
         )
     limit = reader.getDefaultReadLimit() if available_now is False else ReadAllAvailable()
     return PositionKeepingReader(reader, limit)
+
+
+def not_addressed(broker: str) -> RequestRefused:
+    """The error for a query that continues without one of its brokers."""
+    return bad_option("broker", f"add the address of {broker}: this query has already read from it")
 
 
 class PositionKeepingReader(DataSourceStreamReader):
@@ -130,7 +131,7 @@ class PositionKeepingReader(DataSourceStreamReader):
         if self._is_guess and start != self._initial:
             self._check_guess(start)
         for broker in start.keys() - end.keys():
-            raise bad_option("broker", f"with the address of {broker}: the query has begun it")
+            raise not_addressed(broker)
         self._is_guess = False
         self._position = end
         return self._reader.partitions(start, end)
@@ -138,7 +139,9 @@ class PositionKeepingReader(DataSourceStreamReader):
     def _check_guess(self, start: Offsets) -> None:
         """Check for losses now: Spark asked for the end first, but has a checkpoint."""
         if not isinstance(self._limit, ReadAllAvailable):
-            raise bad_option("availableNow", f"true for this query, or {WRAPPER} false", "false")
+            raise bad_option(
+                "availableNow", f"must be true here, unless {WRAPPER} is false", "false"
+            )
         self._reader.latestOffset(start, self._limit)
 
     def commit(self, end: Offsets) -> None:

@@ -66,7 +66,7 @@ def position_of(kept: Any) -> Position:  # noqa: ANN401 - what JSON has
 
 def not_ours(broker: str, wanted: str) -> RequestRefused:
     """The error for a checkpoint that a stream of another kind wrote."""
-    text = f"a stream of another view wrote this checkpoint: give the stream of {wanted} its own"
+    text = f"a stream of another view wrote this checkpoint; a stream of {wanted} needs its own"
     return RequestRefused("checkpoint_not_ours", text, broker=broker)
 
 
@@ -135,8 +135,8 @@ def fork_of(broker: str, seen: Sight | None, there: Sight | None) -> Epoch | Non
     if fork is not None and not fork.id:
         raise RequestRefused(
             "history_unknown",
-            "the broker has started too often since, or has another history of its store: begin "
-            "with a new checkpoint, and name the offsets that it starts at",
+            "the broker has restarted too often since this position, or its store has another "
+            "history: start with a new checkpoint, and set startingOffsets",
             broker=broker,
             seen=seen.lineage.epoch,
             epoch=there.lineage.epoch,

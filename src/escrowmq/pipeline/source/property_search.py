@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
 
 from escrowmq.pipeline.source.slicing import slices
-from escrowmq.protocol.property_columns import NAME_END, PropertyColumns
+from escrowmq.protocol.message.property_columns import NAME_END, PropertyColumns
 
 Numbers = npt.NDArray[np.int64]
 

@@ -8,28 +8,28 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import NamedTuple, TypeVar
 
-from escrowmq.client.own_calls import OwnCalls
-from escrowmq.model.errors import RequestRefused, Unavailable
+from escrowmq.client.network.native_calls import NativeCalls
+from escrowmq.model.errors import Unavailable
 from escrowmq.model.event_log import event_log
 from escrowmq.model.lineage import Sight
-from escrowmq.model.sink_attempt import GROUP_PREFIX
-from escrowmq.pipeline.source.offsets import QueueKey, Span
-from escrowmq.protocol.limits import GROUP_TOPIC_PREFIXES
-from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.own_headers import ListQueuesHeader
-from escrowmq.protocol.sights import sight_of
+from escrowmq.model.topic_names import OWN_PREFIXES
+from escrowmq.pipeline.options import refuse_twins
+from escrowmq.pipeline.source.offsets import OffsetRange, QueueKey
+from escrowmq.protocol.native.headers import ListQueuesHeader
+from escrowmq.protocol.native.requests import NativeCode
+from escrowmq.protocol.native.sights import sight_of
 
 log = event_log(__name__)
 
 FIRST_WAIT_S = 0.1
 WAIT_S_MAX = 2.0
-#: Topics that brokers create: for groups, and for attempts of the sink.
-_NOT_OF_USERS = (*GROUP_TOPIC_PREFIXES, GROUP_PREFIX)
+RESTARTED = "the broker restarted during this request; try again"
+REMADE = "the topic was recreated during this request; try again"
 
 T = TypeVar("T")
 
 
-class Topics(NamedTuple):
+class TopicSelection(NamedTuple):
     """A selection of topics, by name or by a pattern for the whole name."""
 
     names: tuple[str, ...]
@@ -43,24 +43,22 @@ class Topics(NamedTuple):
         if self.names:
             return set(self.names).intersection(there)
         matches = re.compile(self.pattern).fullmatch
-        plain = (
-            name for name in there if "%" in self.pattern or not name.startswith(_NOT_OF_USERS)
-        )
+        plain = (name for name in there if "%" in self.pattern or not name.startswith(OWN_PREFIXES))
         return set(filter(matches, plain))
 
 
-class Known(NamedTuple):
+class KnownBrokers(NamedTuple):
     """Brokers and their queues."""
 
     #: Addresses by broker name.
     addresses: dict[str, str]
-    spans: dict[QueueKey, Span]
+    spans: dict[QueueKey, OffsetRange]
     #: The histories that the offsets belong to, by broker name. Older brokers report none.
     sights: dict[str, Sight]
     #: Where each topic began in its broker's log, by broker and topic name.
     born: dict[tuple[str, str], int]
 
-    def unknown(self, topics: Topics) -> tuple[str, ...]:
+    def unknown(self, topics: TopicSelection) -> tuple[str, ...]:
         """The names that no broker has, or the pattern if it matches no topic."""
         there = {key.topic for key in self.spans}
         if topics.names:
@@ -85,32 +83,26 @@ def patiently(ask: Callable[[], T], patience_s: float) -> T:
 
 def known(
     addresses: Iterable[str],
-    topics: Topics,
+    topics: TopicSelection,
     patience_s: float,
     *,
     from_ms: int = -1,
     until_ms: int = -1,
     until_log: int = -1,
-) -> Known:
+) -> KnownBrokers:
     """Queues of these topics, with each broker's offsets taken at one position of its log.
 
     With times, only offsets that became visible between them. With a log offset, only offsets that
     were visible there.
     """
-    found = Known({}, {}, {}, {})
+    found = KnownBrokers({}, {}, {}, {})
     asked = ListQueuesHeader(
         topic=",".join(topics.names), from_ms=from_ms, until_ms=until_ms, until_log=until_log
     )
     for address in addresses:
         told = patiently(partial(_of_broker, address, topics, asked), patience_s)
         name, spans, born, sight = told
-        if name in found.addresses:
-            raise RequestRefused(
-                "broker_named_twice",
-                "give each broker once; two brokers have two names",
-                broker=name,
-                addresses=[found.addresses[name], address],
-            )
+        refuse_twins([*found.addresses.items(), (name, address)])
         found.addresses[name] = address
         found.spans.update(spans)
         found.born.update(born)
@@ -120,23 +112,23 @@ def known(
 
 
 def _of_broker(
-    address: str, topics: Topics, asked: ListQueuesHeader
-) -> tuple[str, dict[QueueKey, Span], dict[tuple[str, str], int], Sight | None]:
+    address: str, topics: TopicSelection, asked: ListQueuesHeader
+) -> tuple[str, dict[QueueKey, OffsetRange], dict[tuple[str, str], int], Sight | None]:
     spans = {}
     born: dict[tuple[str, str], int] = {}
-    with OwnCalls(address) as calls:
-        told = calls.call(OwnCode.STATUS).header
+    with NativeCalls(address) as calls:
+        told = calls.call(NativeCode.STATUS).header
         name, sight = told.broker, sight_of(told)
-        there = {row.topic for row in calls.rows(OwnCode.LIST_TOPICS) if not row.is_system}
+        there = {row.topic for row in calls.rows(NativeCode.LIST_TOPICS) if not row.is_system}
         chosen = topics.chosen(there)
-        for page in calls.pages(OwnCode.LIST_QUEUES, asked):
+        for page in calls.pages(NativeCode.LIST_QUEUES, asked):
             if page.header.epoch != told.epoch:
-                raise Unavailable("broker_restarted", "ask again", broker=name)
+                raise Unavailable("broker_restarted", RESTARTED, broker=name)
             for row in page.rows:
                 if row.topic in chosen:
-                    spans[QueueKey(name, row.topic, row.queue_id)] = Span(row.start, row.end)
+                    spans[QueueKey(name, row.topic, row.queue_id)] = OffsetRange(row.start, row.end)
                     if born.setdefault((name, row.topic), row.born) != row.born:
-                        raise Unavailable("topic_remade", "ask again", topic=row.topic)
+                        raise Unavailable("topic_remade", REMADE, topic=row.topic)
             if sight is not None:
                 # Everything that was visible is below this end.
                 log_end = max(sight.log_end, page.header.log_end)

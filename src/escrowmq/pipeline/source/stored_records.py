@@ -1,9 +1,9 @@
 """Locates the parts of stored messages in a buffer, and verifies that they are intact.
 
-``protocol/stored_message.py`` defines the layout. The positions of fields depend on two bits of the
-message, so records are processed in groups that share these bits. Within a group, numpy reads a
-field of all records in one step. Stored bytes are verified here (law 3), because the broker passes
-them on unread.
+``protocol/message/stored_message.py`` defines the layout. The positions of fields depend on two
+bits of the message, so records are processed in groups that share these bits. Within a group, numpy
+reads a field of all records in one step. Stored bytes are verified here (law 3), because the broker
+passes them on unread.
 """
 
 from __future__ import annotations
@@ -19,28 +19,26 @@ import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
 from escrowmq.model.errors import ProtocolViolation, StoreCorrupt
 from escrowmq.pipeline.source.checksums import crc_of_joined
 from escrowmq.pipeline.source.slicing import slices
-from escrowmq.protocol.stored_columns import HEADS
-from escrowmq.protocol.stored_message import CRC_MASK, MAGIC_V1
+from escrowmq.protocol.message.stored_columns import HEADS
+from escrowmq.protocol.message.stored_message import CRC_MASK, MAGIC_V1, SYS_FLAG_AT
 
 Array = npt.NDArray[Any]
 
 #: The body is followed at least by the sizes of the topic and of the properties.
 _REST_BYTES_MIN = 3
 _RECORD_BYTES_MIN = HEADS[0].itemsize + _REST_BYTES_MIN
-_SYS_FLAG = np.dtype(">i4")
-_SYS_FLAG_AT = 36
 #: How many body objects are created at once: as many as fit into the processor's cache.
 _LISTED = 256
 
 
-class Place(NamedTuple):
+class MessageSource(NamedTuple):
     """The source of messages."""
 
     broker: str
     topic: str
 
 
-class Page(NamedTuple):
+class StoredPage(NamedTuple):
     """Messages of one topic, as READ_STORED returns them queue by queue."""
 
     queue_id: Array
@@ -51,16 +49,16 @@ class Page(NamedTuple):
     #: The records, one after another.
     data: memoryview
 
-    def halves(self) -> tuple[Page, Page]:
+    def halves(self) -> tuple[StoredPage, StoredPage]:
         """The first and the second half of the messages."""
         row = len(self.size) // 2
         at = int(self.size[:row].sum())
         first = self.of(slice(row))._replace(data=self.data[:at])
         return first, self.of(slice(row, None))._replace(data=self.data[at:])
 
-    def of(self, rows: slice | Array) -> Page:
+    def of(self, rows: slice | Array) -> StoredPage:
         """These rows, still with the bytes of all rows."""
-        return Page(
+        return StoredPage(
             queue_id=self.queue_id[rows],
             queue_offset=self.queue_offset[rows],
             visible_at_ms=self.visible_at_ms[rows],
@@ -70,11 +68,11 @@ class Page(NamedTuple):
         )
 
 
-def joined(pages: Sequence[Page]) -> Page:
+def joined(pages: Sequence[StoredPage]) -> StoredPage:
     """Join pages into one: the overhead of a page equals some thousand messages."""
     if len(pages) == 1:
         return pages[0]
-    return Page(
+    return StoredPage(
         queue_id=np.concatenate([page.queue_id for page in pages]),
         queue_offset=np.concatenate([page.queue_offset for page in pages]),
         visible_at_ms=np.concatenate([page.visible_at_ms for page in pages]),
@@ -84,7 +82,7 @@ def joined(pages: Sequence[Page]) -> Page:
     )
 
 
-def records_of(page: Page, place: Place) -> Iterator[tuple[Records, Array | None]]:
+def records_of(page: StoredPage, place: MessageSource) -> Iterator[tuple[Records, Array | None]]:
     """Split the records of a page into groups with the same layout, each with its row numbers.
 
     Nearly always one group has all rows. Its row numbers are then None.
@@ -93,10 +91,10 @@ def records_of(page: Page, place: Place) -> Iterator[tuple[Records, Array | None
     if not len(ends):
         return
     if int(page.size.min()) < _RECORD_BYTES_MIN or int(ends[-1]) != len(page.data):
-        raise _malformed(place, "sizes do not fit")
+        raise _malformed(place, "the sizes of the records do not add up to the page")
     data = np.frombuffer(page.data, dtype=np.uint8)
     starts = ends - page.size
-    hosts = _windows(data, _SYS_FLAG)[starts + _SYS_FLAG_AT] >> 4 & 3
+    hosts = _windows(data, HEADS[0]["sys_flag"])[starts + SYS_FLAG_AT] >> 4 & 3
     if (hosts == hosts[0]).all():
         yield Records(page, place, data, HEADS[int(hosts[0])], starts), None
         return
@@ -109,7 +107,12 @@ class Records:
     """Records whose heads have the same layout. All of them are verified."""
 
     def __init__(
-        self, page: Page, place: Place, data: Array, head: np.dtype[Any], starts: Array
+        self,
+        page: StoredPage,
+        place: MessageSource,
+        data: Array,
+        head: np.dtype[Any],
+        starts: Array,
     ) -> None:
         self.page = page
         self.place = place
@@ -192,7 +195,7 @@ class Records:
         starts = sizes_at + 2
         sizes = data[sizes_at].astype(np.int64) << 8 | data[sizes_at + 1]
         if (starts + sizes != self._ends).any():
-            raise _malformed(self.place, "properties do not fit")
+            raise _malformed(self.place, "the properties do not end with their record")
         return starts, self._ends
 
 
@@ -201,5 +204,5 @@ def _windows(data: Array, kind: np.dtype[Any]) -> Array:
     return np.ndarray(len(data) - kind.itemsize + 1, dtype=kind, buffer=data, strides=(1,))
 
 
-def _malformed(place: Place, why: str) -> ProtocolViolation:
+def _malformed(place: MessageSource, why: str) -> ProtocolViolation:
     return ProtocolViolation("stored_message_malformed", why, **place._asdict())

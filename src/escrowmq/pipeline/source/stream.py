@@ -13,15 +13,16 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from escrowmq.model.event_log import event_log
 from escrowmq.pipeline.source.batch import bounds, planned
-from escrowmq.pipeline.source.forks import Placed, placed
-from escrowmq.pipeline.source.message_columns import checked_schema
+from escrowmq.pipeline.source.column_types import check_schema
+from escrowmq.pipeline.source.forks import PlacedPosition, placed
+from escrowmq.pipeline.source.message_columns import TYPES
 from escrowmq.pipeline.source.message_options import MessageOptions, stream_options
 from escrowmq.pipeline.source.message_reading import RangesPartition, note_losses, read_partition
 from escrowmq.pipeline.source.offsets import (
     NOWHERE,
     Loss,
     QueueKey,
-    Range,
+    QueueSlice,
     StreamOffsets,
     begun,
     from_json,
@@ -30,7 +31,7 @@ from escrowmq.pipeline.source.offsets import (
 )
 from escrowmq.pipeline.source.position_keeping import for_this_spark
 from escrowmq.pipeline.source.positions import Kept, places, to_keep
-from escrowmq.pipeline.source.queues import Known, known
+from escrowmq.pipeline.source.queues import KnownBrokers
 from escrowmq.pipeline.spark_api import (
     ReadAllAvailable,
     ReadLimit,
@@ -47,7 +48,7 @@ log = event_log(__name__)
 
 def stream_reader(options: Mapping[str, str], schema: StructType) -> DataSourceStreamReader:
     """Return a reader of current and future messages. Runs on the driver."""
-    checked_schema(schema)
+    check_schema(schema, TYPES)
     read = stream_options(options)
     return for_this_spark(
         MessageStreamReader(read, schema),
@@ -70,7 +71,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> Kept:  # noqa: N802 - Spark's
         """Where a new query begins. Spark calls this once for each query."""
-        found = self._known()
+        found = self._options.known()
         unknown = found.unknown(self._options.topics)
         if unknown:
             # Not an error: a stream may start before its topics exist.
@@ -85,11 +86,11 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's
         """Fix the end offsets, before the first batch."""
-        self._target = {key: span.end for key, span in self._known().spans.items()}
+        self._target = {key: span.end for key, span in self._options.known().spans.items()}
 
     def latestOffset(self, start: Kept, limit: ReadLimit) -> Kept:  # noqa: N802 - Spark's
         """Where the next batch ends. Spark calls this before each batch."""
-        found = self._known()
+        found = self._options.known()
         # A queue that appeared after the end offsets were fixed is left to the next run.
         wanted = {key: span.end for key, span in found.spans.items()}
         if self._target is not None:
@@ -111,11 +112,11 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> StreamOffsets:  # noqa: N802 - Spark's
         """The ends of all queues, for the query's progress."""
-        return to_json({key: span.end for key, span in self._known().spans.items()})
+        return to_json({key: span.end for key, span in self._options.known().spans.items()})
 
     def partitions(self, start: Kept, end: Kept) -> Sequence[RangesPartition]:
         """What each task of a batch reads. Spark calls this again if it repeats the batch."""
-        found = self._known()
+        found = self._options.known()
         first, last = self._placed(start, found), self._placed(end, found)
         ends = from_json(last.offsets)
         starts = begun(first.offsets, {key: found.spans.get(key, NOWHERE) for key in ends})
@@ -135,16 +136,14 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             elif first.is_of_other(key):
                 starts[key] = found.spans.get(key, NOWHERE).start
         ranges = [
-            Range(key, starts[key], ends[key]) for key in sorted(ends) if starts[key] != ends[key]
+            QueueSlice(key, starts[key], ends[key])
+            for key in sorted(ends)
+            if starts[key] != ends[key]
         ]
         return planned(self._options, found, ranges)
 
-    def _placed(self, kept: Kept, found: Known) -> Placed:
+    def _placed(self, kept: Kept, found: KnownBrokers) -> PlacedPosition:
         return placed(kept, found, self._options.topics, self._options.patience_s)
-
-    def _known(self) -> Known:
-        options = self._options
-        return known(options.brokers, options.topics, options.patience_s)
 
     # On an executor.
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from escrowmq.model.errors import RequestRefused
 from escrowmq.pipeline.options import bad_option
-from escrowmq.pipeline.source.avro_types import read_schema
 from escrowmq.pipeline.source.avro_values import Decoder, whole_value
 
 if TYPE_CHECKING:
@@ -31,6 +30,8 @@ def from_avro(column: Column | str, schema: str, mode: str = PERMISSIVE) -> Colu
         RequestRefused: ``bad_option``, for a bad schema or mode.
     """
     from pyspark.sql import functions as F  # noqa: N812 -- the name that every Spark reader knows
+
+    from escrowmq.pipeline.source.avro_types import read_schema
 
     # Spark's own function of this name takes a dict of options here.
     if str(mode).upper() not in (PERMISSIVE, FAILFAST):

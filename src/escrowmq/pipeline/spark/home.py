@@ -19,6 +19,12 @@ LINKED = ("bin", "jars")
 _PREFIX = "spark-home-"
 
 
+def folder_of(package: str) -> Path | None:
+    """The folder of an installed package; None if it is not installed. Does not import it."""
+    spec = find_spec(package)
+    return None if spec is None or spec.origin is None else Path(spec.origin).parent
+
+
 def spark_home(cache: Path) -> Path | None:
     """Return the home to use, and create it in `cache` if it is missing.
 
@@ -26,10 +32,9 @@ def spark_home(cache: Path) -> Path | None:
     installed. Runs on the driver's host, before the session starts.
     """
     given = os.environ.get(VARIABLE, "")
-    spec = find_spec("pyspark")
-    if (given and not Path(given).name.startswith(_PREFIX)) or spec is None or spec.origin is None:
+    installed = folder_of("pyspark")
+    if (given and not Path(given).name.startswith(_PREFIX)) or installed is None:
         return None
-    installed = Path(spec.origin).parent
     # The name is a hash of the target, so that several environments can share the cache.
     name = hashlib.sha256(str(installed).encode()).hexdigest()[:16]
     home = cache.absolute() / f"{_PREFIX}{name}"

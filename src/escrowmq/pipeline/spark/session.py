@@ -74,22 +74,16 @@ def spark_session(
         RequestRefused: ``spark_missing``.
         Unavailable: ``java_missing``.
     """
-    try:
-        from pyspark.sql import SparkSession
-    except ImportError as error:
-        raise spark_missing() from error
+    builder = _builder(config.master, APP_NAME)
     os.environ.update(environment(config, cache))
-    builder = SparkSession.builder.master(config.master).appName(APP_NAME)
     if scratch is not None:
         jvm_options += (f"-Djava.io.tmpdir={scratch}",)
     options = settings(config, jvm_options)
     if scratch is not None:
         options |= {name: str(scratch) for name in ("spark.local.dir", "spark.sql.warehouse.dir")}
     options |= {**(further or {}), **spark_options_of(config.spark_options)}
-    for name, value in options.items():
-        builder = builder.config(name, value)
     explain_save_mode()
-    return builder.getOrCreate()
+    return builder.config(map={**options}).getOrCreate()
 
 
 def session(
@@ -111,19 +105,21 @@ def session(
         RequestRefused: ``spark_missing``.
         Unavailable: ``java_missing``.
     """
+    builder = _builder(master, app_name)
+    given = dict(options or {})
+    python = given.get("spark.pyspark.python") or os.environ.get(PYTHON_VARIABLE, "")
+    os.environ.update(variables(master, python, None))
+    spark = builder.config(map={**given}).getOrCreate()
+    register(spark)
+    return spark
+
+
+def _builder(master: str, app_name: str) -> SparkSession.Builder:
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise spark_missing() from error
-    given = dict(options or {})
-    python = given.get("spark.pyspark.python") or os.environ.get(PYTHON_VARIABLE, "")
-    os.environ.update(variables(master, python, None))
-    builder = SparkSession.builder.master(master).appName(app_name)
-    for name, value in given.items():
-        builder = builder.config(name, value)
-    spark = builder.getOrCreate()
-    register(spark)
-    return spark
+    return SparkSession.builder.master(master).appName(app_name)
 
 
 def environment(config: PipelineConfig, cache: Path | None) -> dict[str, str]:

@@ -15,12 +15,12 @@ import os
 import sys
 import zlib
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from escrowmq.model.event_log import event_log
 from escrowmq.pipeline.config import PipelineConfig, spark_missing
+from escrowmq.pipeline.spark.home import folder_of
 from escrowmq.pipeline.spark.java import java_home, java_major, java_version
 from escrowmq.pipeline.spark.session import JVM_OPTIONS, spark_session
 from escrowmq.pipeline.spark.version import require_pipeline_spark
@@ -37,6 +37,7 @@ JAVA_MIN = 25
 #: worth the processor time that it takes from a broker on the same machine.
 QUICK_OPTIONS = ("-XX:TieredStopAtLevel=1",)
 _CHUNK_BYTES = 1 << 20
+_TRAINING = "escrowmq.pipeline.service.start_training"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,8 +127,7 @@ def training_command(cache: Path) -> list[str] | None:
     found = start_cache(cache)
     if not found.is_possible or found.is_whole():
         return None
-    module = "escrowmq.pipeline.service.start_training"
-    return [sys.executable, "-m", module, str(cache), str(os.getpid())]
+    return [sys.executable, "-m", _TRAINING, str(cache), str(os.getpid())]
 
 
 def checksum(path: Path) -> int:
@@ -141,10 +141,10 @@ def checksum(path: Path) -> int:
 
 def _class_path() -> list[str]:
     """Each jar of Spark, with its size and modification time."""
-    spec = find_spec("pyspark")
-    if spec is None or spec.origin is None:
+    spark = folder_of("pyspark")
+    if spark is None:
         raise spark_missing()
-    with os.scandir(Path(spec.origin).parent / "jars") as jars:
+    with os.scandir(spark / "jars") as jars:
         stats = [(jar.path, jar.stat()) for jar in jars]
     return sorted(f"{path} {stat.st_size} {stat.st_mtime_ns}" for path, stat in stats)
 

@@ -48,7 +48,6 @@ def _version_file(spec: ModuleSpec) -> bytes:
         return b""
     try:
         # This also works for a path inside a zip file.
-        text: bytes = read(str(Path(str(spec.origin)).with_name("version.py")))
+        return bytes(read(str(Path(str(spec.origin)).with_name("version.py"))))
     except OSError:
         return b""
-    return text

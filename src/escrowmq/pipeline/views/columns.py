@@ -16,16 +16,16 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 
 from escrowmq.pipeline.source.column_types import TIMESTAMP, timestamps
 from escrowmq.pipeline.views import facts
-from escrowmq.protocol.own_forms import Column, Kind, Row, columns_of
-from escrowmq.protocol.own_rows import NO_CHECK_MS
+from escrowmq.protocol.native.row_forms import ColumnType, NativeColumn, NativeRow, columns_of
+from escrowmq.protocol.native.rows import NO_CHECK_MS
 from escrowmq.transaction.states import STATES
 
 _TYPES = {
-    Kind.TEXT: "string",
-    Kind.BYTES: "binary",
-    Kind.BOOL: "boolean",
-    Kind.INT32: "int",
-    Kind.INT64: "bigint",
+    ColumnType.TEXT: "string",
+    ColumnType.BYTES: "binary",
+    ColumnType.BOOL: "boolean",
+    ColumnType.INT32: "int",
+    ColumnType.INT64: "bigint",
 }
 
 
@@ -49,18 +49,18 @@ class ViewColumn:
 
 
 @cache
-def view_columns(rows: type[Row]) -> tuple[ViewColumn, ...]:
+def view_columns(rows: type[NativeRow]) -> tuple[ViewColumn, ...]:
     """The columns of a view of these rows. Columns that a read must name come last."""
     first = (
-        Column(facts.BROKER, Kind.TEXT, is_nullable=False),
-        Column(facts.BROKER_NAME, Kind.TEXT, is_nullable=False),
-        Column(facts.AS_OF_MS, Kind.INT64, is_nullable=False),
+        NativeColumn(facts.BROKER, ColumnType.TEXT, is_nullable=False),
+        NativeColumn(facts.BROKER_NAME, ColumnType.TEXT, is_nullable=False),
+        NativeColumn(facts.AS_OF_MS, ColumnType.INT64, is_nullable=False),
     )
     made = [column for field in (*first, *columns_of(rows)) for column in _made_of(field)]
     return tuple(sorted(made, key=lambda column: not column.is_default))
 
 
-def _made_of(field: Column) -> list[ViewColumn]:
+def _made_of(field: NativeColumn) -> list[ViewColumn]:
     name, kind = field.name, _TYPES[field.kind]
     if name in facts.INSTANTS:
         return [

@@ -7,26 +7,23 @@ before any job runs. ``columns`` makes the columns from these fields.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-from escrowmq.protocol.own_rows import (
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 -- the name that every Spark reader knows
+
+from escrowmq.protocol.native.rows import (
     NO_CHECK_MS,
     CheckRow,
     HalfRow,
-    LogEventRow,
     OpRow,
     TransactionRow,
 )
 from escrowmq.transaction.rules import HalfFacts
 
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-
 
 def _name(field: object) -> str:
     """The name of a field of a row class."""
-    name: str = field.__name__  # type: ignore[attr-defined]  # the class has a descriptor there
-    return name
+    return str(field.__name__)  # type: ignore[attr-defined]  # the class has a descriptor there
 
 
 # In every view.
@@ -58,20 +55,14 @@ PRODUCERS_ONLINE = _name(TransactionRow.producers_online)
 LOG_OFFSET = _name(HalfRow.log_offset)
 FIRST = _name(HalfRow.first)
 HEAD = _name(HalfRow.head)
-NUMBER = _name(HalfRow.number)
 IS_COPY = _name(HalfRow.is_copy)
 DECIDED_AT_MS = _name(OpRow.decided_at_ms)
 DECIDED_BY = _name(OpRow.decided_by)
 APP_ID = _name(OpRow.app_id)
-BATCH_ID = _name(OpRow.batch_id)
 IS_FORCED = _name(OpRow.is_forced)
 AT_MS = _name(CheckRow.at_ms)
 EVENT = _name(CheckRow.event)
 DETAIL = _name(CheckRow.detail)
-BY = _name(LogEventRow.by)
-TOPIC = _name(LogEventRow.topic)
-QUEUE_ID = _name(LogEventRow.queue_id)
-QUEUE_OFFSET = _name(LogEventRow.queue_offset)
 
 #: Fields that are instants in milliseconds, and the names of their TIMESTAMP columns.
 INSTANTS = {
@@ -97,17 +88,7 @@ def half_facts(transactions: DataFrame | Mapping[str, Column]) -> HalfFacts:
     return HalfFacts(
         state=state,
         age_ms=age_ms,
-        wait_ms=_or_no_check(wait_ms),
+        wait_ms=F.coalesce(wait_ms, F.lit(NO_CHECK_MS)),
         checks_sent=checks_sent,
-        has_ledger=_has_text(ledger),
+        has_ledger=(ledger != "").cast("int"),
     )
-
-
-def _or_no_check(wait_ms: Column) -> Column:
-    from pyspark.sql import functions as F  # noqa: N812 -- the name that every Spark reader knows
-
-    return F.coalesce(wait_ms, F.lit(NO_CHECK_MS))
-
-
-def _has_text(column: Column) -> Column:
-    return (column != "").cast("int")

@@ -9,24 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
 
+from escrowmq.client.network.native_calls import NativeCalls
 from escrowmq.pipeline.source.queues import patiently
-from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.own_frames import ArrowAnswer
-from escrowmq.protocol.own_headers import LogRangeHeader
-from escrowmq.protocol.own_log import NameRow, ReadLogHeader
-from escrowmq.store.log_sweep import lone_stretch
-from escrowmq.transaction.origins import EXPIRED
+from escrowmq.protocol.native.frames import ArrowAnswer
+from escrowmq.protocol.native.headers import LogRangeHeader
+from escrowmq.protocol.native.raw_log import NameRow, ReadLogHeader
+from escrowmq.protocol.native.requests import NativeCode
+from escrowmq.store.reading.log_sweep import Swept, lone_stretch
+from escrowmq.transaction.memory.origins import EXPIRED
 from escrowmq.transaction.states import State
-
-if TYPE_CHECKING:
-    from escrowmq.client.own_calls import OwnCalls
-    from escrowmq.store.log_sweep import Swept
 
 #: One value for each event of a kind, or None if the kind has none.
 Values: TypeAlias = Any
@@ -36,16 +33,16 @@ FRAME_BYTES_MAX = 4096
 
 
 def event_pages(
-    calls: OwnCalls, header: LogRangeHeader, patience_s: float
+    calls: NativeCalls, header: LogRangeHeader, patience_s: float
 ) -> Iterator[tuple[int, ArrowAnswer]]:
     """Yield the pages of a range in log order, each with the log offset of its request."""
     at, columns, is_raw = header.start, header.columns.split(","), True
-    names = Names(calls, patience_s)
+    names = NameLookup(calls, patience_s)
     cursor = ""
     while at < header.end:
         if is_raw and "/" not in cursor:
             asked = ReadLogHeader(start=at, end=header.end)
-            answer = patiently(partial(calls.call_blocks, OwnCode.READ_LOG, asked), patience_s)
+            answer = patiently(partial(calls.call_blocks, NativeCode.READ_LOG, asked), patience_s)
             base = int(answer.columns["log_offset"][0])
             told = lone_stretch(bytes(answer.data), base, header.end, answer.header.seed)
             if told.end > base:
@@ -54,7 +51,7 @@ def event_pages(
                 at, cursor = told.end, ""
                 continue
         page = msgspec.structs.replace(header, start=at, cursor=cursor)
-        listed = patiently(partial(calls.call_arrow, OwnCode.LIST_EVENTS, page), patience_s)
+        listed = patiently(partial(calls.call_arrow, NativeCode.LIST_EVENTS, page), patience_s)
         yield at, listed
         if listed.header.cursor is None:
             return
@@ -62,10 +59,10 @@ def event_pages(
         at = int(cursor.partition("/")[0])
 
 
-class Names:
+class NameLookup:
     """The names of the numbers in records. An unknown number triggers a request."""
 
-    def __init__(self, calls: OwnCalls, patience_s: float) -> None:
+    def __init__(self, calls: NativeCalls, patience_s: float) -> None:
         self._calls = calls
         self._patience_s = patience_s
         self._known: dict[tuple[str, int], NameRow] = {}
@@ -74,14 +71,12 @@ class Names:
         """The names of these numbers."""
         wanted = [(kind, number) for number in numbers.tolist()]
         if any(key not in self._known for key in wanted):
-            rows = patiently(self._listed, self._patience_s)
+            ask = self._calls.rows
+            rows = patiently(lambda: list(ask(NativeCode.LIST_NAMES)), self._patience_s)
             self._known = {(row.kind, row.number): row for row in rows}
             for key in wanted:
                 self._known.setdefault(key, _gone(*key))
         return [self._known[key] for key in wanted]
-
-    def _listed(self) -> list[NameRow]:
-        return list(self._calls.rows(OwnCode.LIST_NAMES))
 
 
 def _gone(kind: str, number: int) -> NameRow:
@@ -96,7 +91,7 @@ def _gone(kind: str, number: int) -> NameRow:
     )
 
 
-def _batch(told: Swept, names: Names, columns: list[str]) -> pa.RecordBatch:
+def _batch(told: Swept, names: NameLookup, columns: list[str]) -> pa.RecordBatch:
     """Make these columns of the held, decided and visible events, in log order."""
     (halves,), (decisions,) = told.halves, told.decisions
     is_shown = decisions.records["queue"] >= 0
@@ -139,7 +134,7 @@ def _batch(told: Swept, names: Names, columns: list[str]) -> pa.RecordBatch:
     return pa.record_batch({name: found[name]() for name in columns})
 
 
-def _origins(names: Names, numbers: np.ndarray[Any, Any]) -> tuple[pa.Array, pa.Array]:
+def _origins(names: NameLookup, numbers: np.ndarray[Any, Any]) -> tuple[pa.Array, pa.Array]:
     """The producer groups and ledgers."""
     seen, places = np.unique(numbers, return_inverse=True)
     rows = names.of("origin", seen)
@@ -148,7 +143,7 @@ def _origins(names: Names, numbers: np.ndarray[Any, Any]) -> tuple[pa.Array, pa.
     return groups.take(pa.array(places)), ledgers.take(pa.array(places))
 
 
-def _queues(names: Names, numbers: np.ndarray[Any, Any]) -> tuple[pa.Array, pa.Array]:
+def _queues(names: NameLookup, numbers: np.ndarray[Any, Any]) -> tuple[pa.Array, pa.Array]:
     """The topics and queue ids."""
     seen, places = np.unique(numbers, return_inverse=True)
     rows = names.of("queue", seen)

@@ -9,9 +9,9 @@ from typing import Any
 
 from escrowmq.pipeline.options import Options, bad_option
 from escrowmq.pipeline.views.columns import ViewColumn, view_columns
-from escrowmq.protocol.own import OWN_REQUESTS, OwnCode
-from escrowmq.protocol.own_forms import Row
-from escrowmq.protocol.own_headers import LogRangeHeader
+from escrowmq.protocol.native.headers import LogRangeHeader
+from escrowmq.protocol.native.requests import NATIVE_REQUESTS, NativeCode
+from escrowmq.protocol.native.row_forms import NativeRow
 from escrowmq.transaction.states import State
 
 RANGE_ROWS = 250_000
@@ -41,16 +41,16 @@ _OF_TABLE = ("startOffset", "endOffset", "rangeRows", "states", "withIds")
 
 
 @dataclass(frozen=True, kw_only=True)
-class View:
+class FactView:
     """One kind of facts."""
 
     name: str
-    code: OwnCode
+    code: NativeCode
 
     @property
-    def rows(self) -> type[Row]:
+    def rows(self) -> type[NativeRow]:
         """The rows that the broker returns."""
-        rows = OWN_REQUESTS[self.code].answer_rows
+        rows = NATIVE_REQUESTS[self.code].answer_rows
         assert rows is not None
         return rows
 
@@ -62,23 +62,23 @@ class View:
     @property
     def is_of_log(self) -> bool:
         """Whether its ranges are log offsets; otherwise they are half offsets."""
-        return OWN_REQUESTS[self.code].header is LogRangeHeader
+        return NATIVE_REQUESTS[self.code].header is LogRangeHeader
 
 
 VIEWS = {
     view.name: view
     for view in (
-        View(name="transactions", code=OwnCode.LIST_TRANSACTIONS),
-        View(name="halves", code=OwnCode.LIST_HALVES),
-        View(name="ops", code=OwnCode.LIST_OPS),
-        View(name="checks", code=OwnCode.LIST_CHECKS),
-        View(name=EVENTS, code=OwnCode.LIST_EVENTS),
+        FactView(name="transactions", code=NativeCode.LIST_TRANSACTIONS),
+        FactView(name="halves", code=NativeCode.LIST_HALVES),
+        FactView(name="ops", code=NativeCode.LIST_OPS),
+        FactView(name="checks", code=NativeCode.LIST_CHECKS),
+        FactView(name=EVENTS, code=NativeCode.LIST_EVENTS),
     )
 }
 
 
 @dataclass(frozen=True)
-class Offsets:
+class ReadOffsets:
     """Where a read begins or ends: one offset for all brokers, or one for each by name."""
 
     every: int | None = None
@@ -93,7 +93,7 @@ class Offsets:
 class ViewOptions:
     """The checked options of one read. They go to the tasks."""
 
-    view: View
+    view: FactView
     brokers: tuple[str, ...]
     #: The requested columns, in order.
     columns: tuple[str, ...]
@@ -103,8 +103,8 @@ class ViewOptions:
     range_bytes: int
     states: tuple[str, ...]
     with_ids: bool
-    start: Offsets
-    end: Offsets
+    start: ReadOffsets
+    end: ReadOffsets
     #: Streams only: EARLIEST, LATEST, or else ``start``.
     starting: str
     batch_bytes: int
@@ -142,12 +142,12 @@ def any_options(given: Mapping[str, str]) -> ViewOptions:
     return _read(_view(given), Options(given, known), RETRY_MS)
 
 
-def _view(given: Mapping[str, str]) -> View:
+def _view(given: Mapping[str, str]) -> FactView:
     # The caller has checked that the view exists.
     return VIEWS[given.get("view", "").lower()]
 
 
-def _read(view: View, options: Options, retry_ms: int) -> ViewOptions:
+def _read(view: FactView, options: Options, retry_ms: int) -> ViewOptions:
     starting = options.text("startingOffsets", EARLIEST).strip()
     is_word = starting.lower() in (EARLIEST, LATEST)
     return ViewOptions(
@@ -171,7 +171,7 @@ def _read(view: View, options: Options, retry_ms: int) -> ViewOptions:
     )
 
 
-def _columns(view: View, names: tuple[str, ...]) -> tuple[str, ...]:
+def _columns(view: FactView, names: tuple[str, ...]) -> tuple[str, ...]:
     known = view.columns
     for name in names:
         if name not in known or names.count(name) > 1:
@@ -188,21 +188,21 @@ def _states(names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(states)) or _STATES
 
 
-def _offsets(name: str, given: str) -> Offsets:
+def _offsets(name: str, given: str) -> ReadOffsets:
     """A number, or a JSON object of numbers by broker name."""
     if not given:
-        return Offsets()
+        return ReadOffsets()
     try:
         read: Any = json.loads(given)
     except ValueError:
         read = None
     if _is_offset(read):
-        return Offsets(every=read)
+        return ReadOffsets(every=read)
     if not isinstance(read, dict) or not all(map(_is_offset, read.values())):
         allowed = 'an offset, or one for each broker: {"NAME": 0}'
         words = f"{EARLIEST}, {LATEST}, " if name == "startingOffsets" else ""
         raise bad_option(name, words + allowed, given)
-    return Offsets(by_name=tuple(read.items()))
+    return ReadOffsets(by_name=tuple(read.items()))
 
 
 def _is_offset(value: object) -> bool:

@@ -9,39 +9,36 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import msgspec
 from pyspark.sql.datasource import InputPartition
 
-from escrowmq.client.own_calls import OwnCalls
+from escrowmq.client.network.native_calls import NativeCalls
 from escrowmq.model.errors import RequestRefused, StoreCorrupt
 from escrowmq.model.event_log import event_log
 from escrowmq.model.lineage import Sight
+from escrowmq.pipeline.options import refuse_twins
 from escrowmq.pipeline.source.queues import patiently
 from escrowmq.pipeline.views.facts import HEAD, TRANSACTION_ID
 from escrowmq.pipeline.views.log_events import event_pages
-from escrowmq.pipeline.views.options import EVENTS
-from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.own_headers import (
+from escrowmq.pipeline.views.options import EVENTS, ViewOptions
+from escrowmq.protocol.native.frames import ArrowAnswer
+from escrowmq.protocol.native.headers import (
     ListTransactionsHeader,
     LogRangeHeader,
     PlanHeader,
 )
-from escrowmq.protocol.sights import sight_of
+from escrowmq.protocol.native.requests import NativeCode
+from escrowmq.protocol.native.sights import sight_of
 
 log = event_log(__name__)
 
 #: Columns of transactions that the broker must read from its log.
 _OF_LOG = frozenset((HEAD, TRANSACTION_ID))
 
-if TYPE_CHECKING:
-    from escrowmq.pipeline.views.options import ViewOptions
-    from escrowmq.protocol.own_frames import ArrowAnswer
-
 
 @dataclass(frozen=True)
-class Range(InputPartition):
+class LogRange(InputPartition):
     """One task's part: offsets of the broker with this address and name."""
 
     broker: str
@@ -51,7 +48,7 @@ class Range(InputPartition):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
+class BrokerExtent:
     """How far a broker's log and half messages reach."""
 
     address: str
@@ -63,29 +60,22 @@ class Standing:
     sight: Sight | None
 
 
-def standing(options: ViewOptions) -> list[Standing]:
+def standing(options: ViewOptions) -> list[BrokerExtent]:
     """Ask brokers how far they are.
 
     Two brokers of one name are refused: rows are identified by it.
     """
-    found: dict[str, Standing] = {}
+    found: list[BrokerExtent] = []
     for address in options.brokers:
-        one = patiently(partial(_standing, address), options.patience_s)
-        if one.name in found:
-            raise RequestRefused(
-                "broker_named_twice",
-                "give each broker once; two brokers have two names",
-                broker=one.name,
-                addresses=[found[one.name].address, address],
-            )
-        found[one.name] = one
-    return list(found.values())
+        found.append(patiently(partial(_standing, address), options.patience_s))
+        refuse_twins((one.name, one.address) for one in found)
+    return found
 
 
-def _standing(address: str) -> Standing:
-    with OwnCalls(address) as calls:
-        status = calls.call(OwnCode.STATUS).header
-    return Standing(
+def _standing(address: str) -> BrokerExtent:
+    with NativeCalls(address) as calls:
+        status = calls.call(NativeCode.STATUS).header
+    return BrokerExtent(
         address=address,
         name=status.broker,
         log_start=status.log_start,
@@ -98,7 +88,7 @@ def _standing(address: str) -> Standing:
 # On the driver.
 
 
-def plan(options: ViewOptions) -> list[Range]:
+def plan(options: ViewOptions) -> list[LogRange]:
     """Ranges that cover the current data between the requested offsets."""
     ranges = []
     for broker in standing(options):
@@ -110,19 +100,21 @@ def plan(options: ViewOptions) -> list[Range]:
         for low, high in _planned(options, broker):
             first, last = max(low, start), high if end is None else min(high, end)
             if first < last:
-                ranges.append(Range(broker.address, broker.name, first, last))
+                ranges.append(LogRange(broker.address, broker.name, first, last))
     return ranges
 
 
-def _planned(options: ViewOptions, broker: Standing) -> list[tuple[int, int]]:
+def _planned(options: ViewOptions, broker: BrokerExtent) -> list[tuple[int, int]]:
     if options.view.is_of_log:
         return evenly(broker.log_start, broker.log_end, options.range_bytes)
     if not options.is_of_undecided:
         return evenly(0, broker.half_end, options.range_rows)
     # Undecided transactions are rare, and the broker knows where they are.
     header = PlanHeader(what="transactions", weight=options.range_rows)
-    with OwnCalls(broker.address) as calls:
-        rows = patiently(partial(calls.call, OwnCode.PLAN_RANGES, header), options.patience_s).rows
+    with NativeCalls(broker.address) as calls:
+        rows = patiently(
+            partial(calls.call, NativeCode.PLAN_RANGES, header), options.patience_s
+        ).rows
     return [(row.start, row.end) for row in rows]
 
 
@@ -134,11 +126,11 @@ def evenly(start: int, end: int, size: int) -> list[tuple[int, int]]:
 # In a task.
 
 
-def pages(options: ViewOptions, part: Range, columns: list[str]) -> Iterator[ArrowAnswer]:
+def pages(options: ViewOptions, part: LogRange, columns: list[str]) -> Iterator[ArrowAnswer]:
     """Yield the pages of a range. Each shows the broker at the time of its request."""
     header = _header(options, part, columns)
     at = part.start
-    with OwnCalls(part.broker) as calls:
+    with NativeCalls(part.broker) as calls:
         if options.view.name == EVENTS:
             assert isinstance(header, LogRangeHeader)
             for at, answer in event_pages(calls, header, options.patience_s):
@@ -163,7 +155,7 @@ def pages(options: ViewOptions, part: Range, columns: list[str]) -> Iterator[Arr
 
 
 def _header(
-    options: ViewOptions, part: Range, columns: list[str]
+    options: ViewOptions, part: LogRange, columns: list[str]
 ) -> LogRangeHeader | ListTransactionsHeader:
     view = options.view
     # At least one column is needed to know the number of rows.
@@ -189,8 +181,8 @@ def refuse_loss(options: ViewOptions, broker: str, at: int, there: tuple[int, in
     if options.fails_on_data_loss:
         raise RequestRefused(
             "data_lost",
-            "retention has deleted it, or the store was made anew; set failOnDataLoss=false to "
-            "read what is there",
+            "retention has deleted this part of the log, or the store was recreated; set "
+            "failOnDataLoss=false to read the rest",
             broker=broker,
             start=at,
             log_start=log_start,
@@ -200,12 +192,12 @@ def refuse_loss(options: ViewOptions, broker: str, at: int, there: tuple[int, in
     return True
 
 
-def _refuse_damage(options: ViewOptions, part: Range, at: int, unreadable_bytes: int) -> None:
+def _refuse_damage(options: ViewOptions, part: LogRange, at: int, unreadable_bytes: int) -> None:
     """Raise for damaged data unless `failOnDataLoss` is false."""
     if unreadable_bytes and options.fails_on_data_loss:
         raise StoreCorrupt(
             "log_unreadable",
-            "part of the log is damaged; failOnDataLoss=false passes over it",
+            "part of the log is damaged; set failOnDataLoss=false to skip it",
             broker=part.broker_name,
             log_offset=at,
             unreadable_bytes=unreadable_bytes,

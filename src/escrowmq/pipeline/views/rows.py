@@ -9,14 +9,14 @@ import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
 
 from escrowmq.pipeline.source.column_types import arrow_schema
 from escrowmq.pipeline.views.facts import AS_OF_MS, BROKER, BROKER_NAME
-from escrowmq.pipeline.views.ranges import Range, pages
+from escrowmq.pipeline.views.ranges import LogRange, pages
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import InputPartition
     from pyspark.sql.types import StructType
 
-    from escrowmq.pipeline.views.options import View, ViewOptions
-    from escrowmq.protocol.own_frames import ArrowAnswer
+    from escrowmq.pipeline.views.options import FactView, ViewOptions
+    from escrowmq.protocol.native.frames import ArrowAnswer
 
 BATCH_ROWS = 32_768
 """Pages are small, so that the broker's other clients do not wait. Spark gets larger batches."""
@@ -27,7 +27,7 @@ def read_range(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of one range, with these columns."""
     # If there is nothing to read, Spark creates its own partition.
-    if not isinstance(part, Range):
+    if not isinstance(part, LogRange):
         return
     wanted = arrow_schema(schema)
     gathered: list[pa.RecordBatch] = []
@@ -42,7 +42,7 @@ def read_range(
         yield pa.concat_batches(gathered)
 
 
-def _rows(answer: ArrowAnswer, part: Range, wanted: pa.Schema, view: View) -> pa.RecordBatch:
+def _rows(answer: ArrowAnswer, part: LogRange, wanted: pa.Schema, view: FactView) -> pa.RecordBatch:
     ours = {BROKER: part.broker, BROKER_NAME: part.broker_name, AS_OF_MS: answer.header.now_ms}
     known = view.columns
 

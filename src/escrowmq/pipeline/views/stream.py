@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceStreamReader
 
-from escrowmq.pipeline.options import bad_option
+from escrowmq.pipeline.source.position_keeping import not_addressed
 from escrowmq.pipeline.source.positions import (
     Kept,
     fork_of,
@@ -24,7 +24,7 @@ from escrowmq.pipeline.source.positions import (
 )
 from escrowmq.pipeline.spark_api import ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 from escrowmq.pipeline.views.options import LATEST
-from escrowmq.pipeline.views.ranges import Range, Standing, evenly, refuse_loss, standing
+from escrowmq.pipeline.views.ranges import BrokerExtent, LogRange, evenly, refuse_loss, standing
 from escrowmq.pipeline.views.rows import read_range
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class ViewStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where the logs end, for the query's progress."""
         return {broker.name: broker.log_end for broker in self._standing()}
 
-    def partitions(self, start: Kept, end: Kept) -> list[Range]:
+    def partitions(self, start: Kept, end: Kept) -> list[LogRange]:
         """What each task of a batch reads. Spark calls this again if it repeats the batch."""
         there = {broker.name: broker for broker in self._standing()}
         ranges = []
@@ -92,7 +92,7 @@ class ViewStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if kept == start.get(name):
                 continue
             if name not in there:
-                raise bad_option("broker", f"with the address of {name}: the query has begun it")
+                raise not_addressed(name)
             broker = there[name]
             first, is_first_of_other = _placed(start, broker)
             last, is_of_other = _placed(end, broker)
@@ -104,16 +104,16 @@ class ViewStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if is_first_of_other or first > last:
                 first = broker.log_start
             for low, high in evenly(first, last, self._options.range_bytes):
-                ranges.append(Range(broker.address, name, low, high))
+                ranges.append(LogRange(broker.address, name, low, high))
         return ranges
 
-    def _first(self, broker: Standing) -> int:
+    def _first(self, broker: BrokerExtent) -> int:
         if self._options.starting == LATEST:
             return broker.log_end
         given = self._options.start.of(broker.name)
         return broker.log_start if given is None else given
 
-    def _standing(self) -> list[Standing]:
+    def _standing(self) -> list[BrokerExtent]:
         return standing(self._options)
 
     # In a task.
@@ -123,7 +123,7 @@ class ViewStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_range(self._options, self._schema, partition)
 
 
-def _placed(kept: Kept, broker: Standing) -> tuple[int, bool]:
+def _placed(kept: Kept, broker: BrokerExtent) -> tuple[int, bool]:
     """The stream's position in the broker's current log, and whether it was in another store.
 
     A position beyond a fork continues at the fork. A broker that the checkpoint does not know may
@@ -139,6 +139,6 @@ def _placed(kept: Kept, broker: Standing) -> tuple[int, bool]:
     return place, is_other_store(seen, broker.sight)
 
 
-def _to_keep(ends: LogOffsets, there: list[Standing], before: Kept) -> Kept:
+def _to_keep(ends: LogOffsets, there: list[BrokerExtent], before: Kept) -> Kept:
     sights = {broker.name: broker.sight for broker in there if broker.sight is not None}
     return to_keep(ends, sights, before)

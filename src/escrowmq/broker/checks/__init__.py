@@ -1,0 +1,1 @@
+"""Back-checks, verdicts, and contradictions."""

@@ -1,0 +1,351 @@
+"""Carries out verdicts, sends back-checks to producers, and resumes parked transactions.
+
+The broker holds no rule about when to ask: verdicts say so, and the core says whether they still
+hold. A back-check goes to the producer that sent the half message, or else to another producer of
+its group. It counts only once that producer's socket has taken it. The producer answers with an
+ordinary END_TRANSACTION.
+
+Verdicts come by the thousand. Back-checks wait in a line and are sent in slices, so that they do
+not delay other requests. The line is bounded, and so are the unread bytes of one connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from escrowmq.broker.net.requests import Request, handles
+from escrowmq.broker.write.bulk import Bulk, Ends
+from escrowmq.broker.write.guard import guarded
+from escrowmq.model.errors import RequestRefused, Unavailable
+from escrowmq.model.event_log import event_log
+from escrowmq.model.resolution import Resolution
+from escrowmq.model.verdict_outcome import VerdictOutcome
+from escrowmq.protocol.message.ids import offset_message_id, parse_offset_message_id
+from escrowmq.protocol.message.message_views import HALF_TOPIC, back_check_view, born_host
+from escrowmq.protocol.message.properties import TRANSACTION_ID, UNIQ_KEY, find_property
+from escrowmq.protocol.message.stored_message import skim
+from escrowmq.protocol.remoting.codes import RequestCode, ResponseCode
+from escrowmq.protocol.remoting.frames import encode_request
+from escrowmq.protocol.remoting.send_headers import CheckTransactionHeader, ResumeCheckHeader
+from escrowmq.transaction.commands import (
+    CheckSent,
+    Decision,
+    EndReply,
+    Resume,
+    Verdict,
+    VerdictKind,
+)
+from escrowmq.transaction.decisions.checking import outcome_of
+from escrowmq.transaction.states import RESOLVES, State
+
+if TYPE_CHECKING:
+    from escrowmq.broker.checks.contradictions import Contradictions
+    from escrowmq.broker.config import Identity
+    from escrowmq.broker.net.answering import Answering
+    from escrowmq.broker.net.connection import ClientConnection
+    from escrowmq.broker.state.clients import Client, Clients
+    from escrowmq.broker.write.store_time import StoreClock
+    from escrowmq.broker.write.writer import Writer
+    from escrowmq.store.store import Store
+    from escrowmq.transaction.table import Half
+
+log = event_log(__name__)
+
+ASKED_MAX = 4_096
+"""Back-checks under way: in line, being sent, or sent and not yet counted."""
+SLICE_MAX = 32
+SLICE_BYTES_MAX = 1024 * 1024
+"""Back-checks, and their bytes, that are sent in one turn of the event loop."""
+SLICE_BESIDE = 4
+REST_BESIDE = 4
+"""While clients send messages, the size of a slice, and the pause after it as a multiple of the
+time that the slice took. Without the pause, all answers would come at once."""
+TRIES_MAX = 3
+"""Producers to try until one of their sockets takes the back-check."""
+COUNT_AGAIN_S = 0.01
+
+Told = Callable[[VerdictOutcome], None]
+ToldAll = Callable[[list[VerdictOutcome]], None]
+_ENDINGS = (VerdictKind.COMMIT, VerdictKind.ROLLBACK)
+
+
+@dataclass(slots=True, eq=False)
+class _Ask:
+    """One back-check under way."""
+
+    head: int
+    told: Told
+    #: Producers to ask, in this order.
+    producers: Iterator[Client[ClientConnection]] | None = None
+    tries: int = 0
+
+
+CHECK_EPOCHS_MAX = 16
+"""Newest epochs that a back-check names, which keeps it small. Fewer epochs make the answer more
+careful, never wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckFrames:
+    """Encodes the back-checks of one broker."""
+
+    store: Store
+    clock: StoreClock
+    identity: Identity
+    next_opaque: Callable[[], int]
+
+    def encode(self, half: Half, record: bytes, group: str, *, is_binary: bool) -> bytes:
+        """Encode a back-check of the half message that has this record."""
+        _, _, _, _, _, properties = skim(record)
+        stated = find_property(properties, TRANSACTION_ID.encode())
+        transaction_id = stated.decode() if stated else self.store.table.identity(half)[0]
+        unique_key = find_property(properties, UNIQ_KEY.encode())
+        header = CheckTransactionHeader(
+            topic=HALF_TOPIC,
+            half_offset=half.half_offset,
+            log_offset=half.log_offset,
+            unique_key=unique_key.decode() if unique_key else transaction_id,
+            transaction_id=transaction_id,
+            offset_message_id=offset_message_id(self.identity.store_host, half.log_offset),
+            broker_name=self.identity.name,
+            **self._sight(half),
+        )
+        return encode_request(
+            RequestCode.CHECK_TRANSACTION_STATE,
+            self.next_opaque(),
+            header=header,
+            body=back_check_view(record, group, half.checks_sent + 1),
+            is_one_way=True,
+            is_binary=is_binary,
+        )
+
+    def _sight(self, half: Half) -> dict[str, Any]:
+        """Return what the producer must know before it may fence the transaction in its ledger."""
+        store = self.store
+        if not store.core.names.origins[half.origin].ledger:
+            return {}
+        return {
+            "lineage": store.core.lineage.newest(CHECK_EPOCHS_MAX).encode(),
+            "log_end": store.durable_end,
+            "half_end": store.durable_rows,
+            "now_ms": self.clock.now_ms(),
+        }
+
+
+@dataclass(eq=False)
+class Checking:
+    """Carries out verdicts, and handles RESUME_CHECK_HALF_MESSAGE."""
+
+    store: Store
+    writer: Writer
+    clients: Clients[ClientConnection]
+    contradictions: Contradictions
+    answering: Answering
+    frames: CheckFrames
+    #: Back-checks sent since the broker started.
+    asked_count: int = field(default=0, init=False)
+    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop, init=False)
+    #: By the transaction's head, so that a transaction has at most one back-check under way.
+    _asks: dict[int, _Ask] = field(default_factory=dict, init=False)
+    _line: deque[_Ask] = field(default_factory=deque, init=False)
+    _is_scheduled: bool = field(default=False, init=False)
+    _is_closed: bool = field(default=False, init=False)
+
+    # Queries.
+
+    def online(self, group: str) -> int:
+        """Return how many producers of a group are online."""
+        return self.clients.producer_count(group)
+
+    def unreachable_count(self, prepared: Mapping[int, int]) -> int:
+        """Count undecided transactions that have no ledger and no producer online.
+
+        ``prepared`` counts the undecided transactions by origin.
+        """
+        online = set(self.clients.producer_groups())
+        origins = self.store.core.names.origins.all_of(prepared)
+        return sum(
+            count
+            for origin, count in zip(origins, prepared.values(), strict=True)
+            if not (origin.ledger or origin.group in online)
+        )
+
+    # Verdicts.
+
+    def obey(self, verdicts: Sequence[Verdict], told: ToldAll) -> None:
+        """Carry out each verdict, and report the outcomes once they are durable."""
+        outcomes = [VerdictOutcome.UNKNOWN] * len(verdicts)
+        left = len(verdicts)
+
+        def note(at: int, outcome: VerdictOutcome) -> None:
+            nonlocal left
+            outcomes[at] = outcome
+            left -= 1
+            if not left:
+                told(outcomes)
+
+        def ended(ends: Ends) -> None:
+            for at, (verdict, end) in enumerate(zip(verdicts, ends, strict=True)):
+                self._obeyed(verdict, end, partial(note, at))
+
+        Bulk(self.writer, verdicts, ended).start()
+
+    def _obeyed(self, verdict: Verdict, end: Decision | BaseException, told: Told) -> None:
+        if not isinstance(end, Decision):
+            _tell(told, outcome_of_error(end))
+            return
+        outcome = outcome_of(end)
+        if outcome is VerdictOutcome.ASKED:
+            self._get_in_line(end.back_checks[0], told)
+            return
+        if outcome is VerdictOutcome.STALE and verdict.kind in _ENDINGS:
+            self.note_stale(verdict.half_offset, Resolution(verdict.kind.value), verdict.by)
+        _tell(told, outcome)
+
+    def note_stale(self, half_offset: int, said: Resolution, by: str) -> None:
+        """Report a late verdict if it contradicts the transaction's decision."""
+        half = self.store.core.half(half_offset)
+        if half is None or (half.state, said) in RESOLVES:
+            return
+        failed = _log_as("decision_unreadable", half_offset=half.half_offset)
+        guarded(failed, self._note_contradiction, half, said, by)
+
+    def _note_contradiction(self, half: Half, said: Resolution, by: str) -> None:
+        decider, at_ms = self.store.core.table.decided_by(half)
+        stands = EndReply(
+            half_offset=half.half_offset, state=half.state, by=decider, at_ms=at_ms, repeated=True
+        )
+        self.contradictions.note(said, by, stands)
+
+    # Back-checks.
+
+    def _get_in_line(self, head: int, told: Told) -> None:
+        if self._is_closed or head in self._asks or len(self._asks) >= ASKED_MAX:
+            _tell(told, VerdictOutcome.BUSY)
+            return
+        ask = self._asks[head] = _Ask(head, told)
+        self._wait(ask)
+
+    def _wait(self, ask: _Ask) -> None:
+        self._line.append(ask)
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._loop.call_soon(self._send_slice)
+
+    def _send_slice(self) -> None:
+        is_beside_senders = self.writer.is_in_use
+        began = perf_counter()
+        room_bytes = SLICE_BYTES_MAX
+        for _ in range(SLICE_BESIDE if is_beside_senders else SLICE_MAX):
+            if not self._line or room_bytes <= 0:
+                break
+            ask = self._line.popleft()
+            try:
+                room_bytes -= self._send(ask)
+            except Exception:
+                log.exception("back_check_failed", extra={"half_offset": ask.head})
+                self._end(ask, VerdictOutcome.REFUSED)
+        self._is_scheduled = bool(self._line)
+        if self._is_scheduled:
+            rest_s = REST_BESIDE * (perf_counter() - began) if is_beside_senders else 0
+            self._loop.call_later(rest_s, self._send_slice)
+
+    def _send(self, ask: _Ask) -> int:
+        """Send a back-check to the next producer that has room; return the bytes sent."""
+        core = self.store.core
+        half = core.half(ask.head)
+        if half is None or half.state is not State.PREPARED:
+            # The transaction was decided or parked while the back-check was in line.
+            self._end(ask, VerdictOutcome.STALE)
+            return 0
+        group = core.names.origins[half.origin].group
+        if not self.online(group):
+            self._end(ask, VerdictOutcome.NO_PRODUCER)
+            return 0
+        record = self.store.reading.record_of(half)
+        if ask.producers is None:
+            ask.producers = self.clients.askable(group, born_host(record))
+        producer = None
+        if ask.tries < TRIES_MAX:
+            producer = next((one for one in ask.producers if one.connection.has_room), None)
+        if producer is None:
+            self._end(ask, VerdictOutcome.BUSY)
+            return 0
+        ask.tries += 1
+        data = self.frames.encode(half, record, group, is_binary=producer.is_binary)
+        producer.connection.send_and_tell(data, partial(self._sent, ask, producer))
+        return len(data)
+
+    def _sent(self, ask: _Ask, producer: Client[ClientConnection], *, is_taken: bool) -> None:
+        if is_taken:
+            self._count(ask, CheckSent(half_offset=ask.head, client=producer.client_id))
+        elif self._is_closed:
+            self._end(ask, VerdictOutcome.BUSY)
+        else:
+            self._wait(ask)
+
+    def _count(self, ask: _Ask, command: CheckSent) -> None:
+        try:
+            self.writer.put(command, lambda end: self._counted(ask, end))
+        except Unavailable as full:
+            if full.code != "inbox_full":
+                self._end(ask, VerdictOutcome.UNKNOWN)
+                return
+            # The producer was asked, so the check must be counted.
+            self._loop.call_later(COUNT_AGAIN_S, self._count, ask, command)
+
+    def _counted(self, ask: _Ask, end: Decision | BaseException) -> None:
+        # If the answer came first, the core records no check, but the producer was asked.
+        is_durable = isinstance(end, Decision)
+        self.asked_count += is_durable
+        self._end(ask, VerdictOutcome.ASKED if is_durable else VerdictOutcome.UNKNOWN)
+
+    def _end(self, ask: _Ask, outcome: VerdictOutcome) -> None:
+        del self._asks[ask.head]
+        _tell(ask.told, outcome)
+
+    def close(self) -> None:
+        """Send no more back-checks."""
+        self._is_closed = True
+        while self._line:
+            self._end(self._line.popleft(), VerdictOutcome.BUSY)
+
+    # Resuming.
+
+    @handles(RequestCode.RESUME_CHECK_HALF_MESSAGE)
+    def resume(self, request: Request) -> None:
+        """Resume the back-checks of a parked transaction, starting again at the first one."""
+        header = request.header(ResumeCheckHeader)
+        _, log_offset = parse_offset_message_id(header.offset_message_id)
+        row = self.store.table.row_at(log_offset)
+        if row is None:
+            raise RequestRefused(
+                "message_unknown",
+                "no half message is stored there",
+                message_id=header.offset_message_id,
+            )
+        by = request.connection.client_id or request.connection.address
+        self.answering.submit(
+            request,
+            Resume(half_offset=row, by=by),
+            lambda _decision: request.answer(ResponseCode.SUCCESS),
+        )
+
+
+def outcome_of_error(error: BaseException) -> VerdictOutcome:
+    """Return BUSY for a command that never began, and UNKNOWN for any other error."""
+    return VerdictOutcome.BUSY if isinstance(error, Unavailable) else VerdictOutcome.UNKNOWN
+
+
+def _tell(told: Told, outcome: VerdictOutcome) -> None:
+    guarded(_log_as("outcome_not_told", outcome=outcome.value), told, outcome)
+
+
+def _log_as(event: str, **facts: object) -> Callable[[Exception], None]:
+    return lambda error: log.error(event, extra=facts, exc_info=error)

@@ -1,0 +1,1 @@
+"""Handlers of native requests: the SDK's bulk calls, the pipeline, operators."""

@@ -1,0 +1,1 @@
+"""Pages of the HTTP port: probes, status, and Prometheus's metrics."""

@@ -1,0 +1,1 @@
+"""Periodic work and scheduled backups."""

@@ -1,0 +1,1 @@
+"""Handlers of RocketMQ's requests: producers, consumers, tools, routes."""

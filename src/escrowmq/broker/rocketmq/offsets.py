@@ -1,0 +1,254 @@
+"""Offsets of consumer groups, questions about queue offsets, resets of groups, and queue locks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from escrowmq.broker.net.requests import Request, handles
+from escrowmq.model.errors import RequestRefused
+from escrowmq.protocol.remoting import admin_headers, bodies, consumer_headers
+from escrowmq.protocol.remoting.codes import RequestCode, ResponseCode
+
+if TYPE_CHECKING:
+    from escrowmq.broker.config import Identity
+    from escrowmq.broker.net.connection import ClientConnection
+    from escrowmq.broker.rocketmq.relaying import GroupNotices
+    from escrowmq.broker.state.expiring import Uses
+    from escrowmq.broker.state.groups import Groups
+    from escrowmq.broker.state.queues import Queues, ReadableQueue
+    from escrowmq.broker.state.reach import Reach
+    from escrowmq.broker.state.topics import Topics
+    from escrowmq.broker.write.broker_clock import BrokerClock
+    from escrowmq.broker.write.meta_writing import MetaWriting
+    from escrowmq.store.meta.meta import Meta, OffsetKey
+    from escrowmq.transaction.memory.catalog import Catalog
+
+RECENT_BYTES = 1024 * 1024 * 1024
+"""A group that has never read a queue starts at 0 if the queue's first message is at most this many
+bytes behind the end of the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRequests:
+    """Handles requests about the offsets of consumer groups."""
+
+    catalog: Catalog
+    meta: Meta
+    queues: Queues
+    reach: Reach
+    topics: Topics
+    groups: Groups
+    uses: Uses
+
+    @handles(RequestCode.QUERY_CONSUMER_OFFSET)
+    def query(self, request: Request) -> None:
+        """Answer how far a group has read a queue."""
+        header = request.header(consumer_headers.QueryOffsetHeader)
+        key = (header.consumer_group, header.topic, header.queue_id)
+        known = self.meta.offsets.get(key)
+        if known is None and header.zero_if_none:
+            is_recent = self.queues.is_recent(header.topic, header.queue_id, RECENT_BYTES)
+            known = 0 if is_recent else None
+        if known is None and self.catalog.has_lost_offsets(header.consumer_group):
+            # Its offset may be lost. A client that gets no offset starts at the end of the queue.
+            queue = self.queues.get(header.topic, header.queue_id)
+            known = 0 if queue is None else queue.start
+        if known is None:
+            request.answer(
+                ResponseCode.QUERY_NOT_FOUND, remark="the group has never read this queue"
+            )
+            return
+        request.answer(header=consumer_headers.OffsetResponseHeader(offset=known))
+
+    @handles(RequestCode.UPDATE_CONSUMER_OFFSET)
+    def update(self, request: Request) -> None:
+        """Set the offset that a group reports; it may also go back."""
+        header = request.header(consumer_headers.UpdateOffsetHeader)
+        self.groups.named(header.consumer_group)
+        self.topics.to_read(header.topic, header.queue_id)
+        self.uses.note(header.consumer_group, header.topic)
+        key = (header.consumer_group, header.topic, header.queue_id)
+        self.commit(request.connection, key, header.commit_offset, reset=True)
+        request.answer()
+
+    def commit(
+        self, connection: ClientConnection, key: OffsetKey, offset: int, *, reset: bool = False
+    ) -> None:
+        """Set the offset of a group, at most to the end of the queue."""
+        queue = self.queues.get(*key[1:])
+        end = 0 if queue is None else queue.end
+        base = None
+        if key[1] not in self.queues.views:
+            base = self.reach.base_if_foreign(connection, *key, offset)
+        if base is not None:
+            # Keep the progress that other members have made in this history.
+            offset, reset = base, False
+        self.meta.set_offset(*key, min(offset, end), reset=reset)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueOffsets:
+    """Handles questions about the offsets of queues."""
+
+    queues: Queues
+    reach: Reach
+    topics: Topics
+
+    @handles(RequestCode.GET_MAX_OFFSET)
+    def highest(self, request: Request) -> None:
+        """Answer with the offset of the next message."""
+        header = request.header(consumer_headers.QueueHeader)
+        queue = self._queue(header)
+        offset = queue.end if queue else 0
+        self.reach.tell(request.connection, header.topic, header.queue_id, offset)
+        request.answer(header=consumer_headers.OffsetResponseHeader(offset=offset))
+
+    @handles(RequestCode.GET_MIN_OFFSET)
+    def lowest(self, request: Request) -> None:
+        """Answer with the offset of the first message."""
+        queue = self._queue(request.header(consumer_headers.QueueHeader))
+        request.answer(
+            header=consumer_headers.OffsetResponseHeader(offset=queue.start if queue else 0)
+        )
+
+    @handles(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP)
+    def search(self, request: Request) -> None:
+        """Answer with the first message at or after a time, or with the last one up to it."""
+        header = request.header(consumer_headers.SearchOffsetHeader)
+        queue = self._queue(header)
+        offset = 0
+        if queue is not None:
+            offset = queue.offset_at(header.stored_at_ms + header.is_upper)
+            if header.is_upper:
+                offset = max(offset - 1, queue.start)
+        self.reach.tell(request.connection, header.topic, header.queue_id, offset)
+        request.answer(header=consumer_headers.OffsetResponseHeader(offset=offset))
+
+    @handles(RequestCode.GET_EARLIEST_MSG_STORETIME)
+    def earliest(self, request: Request) -> None:
+        """Answer when the first message became visible; -1 if there is none."""
+        queue = self._queue(request.header(consumer_headers.QueueHeader))
+        at_ms = -1
+        if queue is not None and queue.start < queue.end:
+            at_ms = queue.at_ms(queue.start)
+        request.answer(header=consumer_headers.StoreTimeResponseHeader(stored_at_ms=at_ms))
+
+    def _queue(
+        self, header: consumer_headers.QueueHeader | consumer_headers.SearchOffsetHeader
+    ) -> ReadableQueue | None:
+        self.topics.to_read(header.topic, header.queue_id)
+        return self.queues.get(header.topic, header.queue_id)
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetResets:
+    """Handles requests that set a whole group to an offset or a time."""
+
+    queues: Queues
+    topics: Topics
+    groups: Groups
+    meta: Meta
+    meta_writing: MetaWriting
+    notices: GroupNotices
+    identity: Identity
+
+    @handles(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET)
+    def reset(self, request: Request) -> None:
+        """Set a whole group to an offset or a time, online or not."""
+        header = request.header(admin_headers.ResetOffsetHeader)
+        topic = self.topics.named(header.topic)
+        self.groups.made(header.consumer_group)
+        queue_ids = range(topic.read_queue_count)
+        if header.queue_id >= 0:
+            self.topics.to_read(header.topic, header.queue_id)
+            queue_ids = range(header.queue_id, header.queue_id + 1)
+        offsets = {}
+        for queue_id in queue_ids:
+            offset = self._reset_to(header, queue_id)
+            self.meta.set_offset(header.consumer_group, topic.name, queue_id, offset, reset=True)
+            name = bodies.QueueName(
+                broker_name=self.identity.name, queue_id=queue_id, topic=topic.name
+            )
+            offsets[name] = offset
+        body = bodies.encode_offsets(offsets)
+
+        def written(_: None) -> None:
+            self.notices.send(
+                header.consumer_group, RequestCode.RESET_CONSUMER_CLIENT_OFFSET, header, body
+            )
+            request.answer(body=body)
+
+        # The caller relies on the reset, so the answer waits until it is written.
+        self.meta_writing.soon(request, self.meta_writing.write(), written)
+
+    def _reset_to(self, header: admin_headers.ResetOffsetHeader, queue_id: int) -> int:
+        queue = self.queues.get(header.topic, queue_id)
+        if queue is None:
+            return 0
+        if header.offset is not None and header.offset >= 0:
+            return min(max(header.offset, queue.start), queue.end)
+        # A time below 0 means the end.
+        return queue.offset_at(header.stored_at_ms) if header.stored_at_ms >= 0 else queue.end
+
+
+LOCK_MS = 60_000
+"""Lifetime of a queue lock; an ordered consumer renews it by asking again."""
+
+LOCKS_MAX = 1_000_000
+
+
+class QueueLocks:
+    """Handles requests about queue locks. Use it from one event loop only."""
+
+    def __init__(self, clock: BrokerClock) -> None:
+        self._clock = clock
+        #: By group, then by queue: the client that holds the lock, and when the lock expires.
+        self._locks: dict[str, dict[tuple[str, int], tuple[str, int]]] = {}
+        self._count = 0
+
+    @handles(RequestCode.LOCK_BATCH_MQ)
+    def lock(self, request: Request) -> None:
+        """Lock queues for an ordered consumer, except those that another one holds."""
+        wanted = bodies.read_body(bodies.LockRequest, request.frame.body)
+        now_ms = self._clock.monotonic_ms()
+        locks = self._locks.setdefault(wanted.consumer_group, {})
+        taken: list[bodies.QueueName] = []
+        for queue in wanted.queues:
+            key = (queue.topic, queue.queue_id)
+            holder, until_ms = locks.get(key, ("", 0))
+            if holder in ("", wanted.client_id) or until_ms <= now_ms:
+                if key not in locks:
+                    if self._count >= LOCKS_MAX:
+                        raise RequestRefused("too_many_locks", "use fewer ordered queues")
+                    self._count += 1
+                locks[key] = (wanted.client_id, now_ms + LOCK_MS)
+                taken.append(queue)
+        request.answer(body=bodies.encode_body(bodies.LockResponse(queues=tuple(taken))))
+
+    @handles(RequestCode.UNLOCK_BATCH_MQ)
+    def unlock(self, request: Request) -> None:
+        """Release the locks of an ordered consumer."""
+        given = bodies.read_body(bodies.LockRequest, request.frame.body)
+        locks = self._locks.get(given.consumer_group, {})
+        for queue in given.queues:
+            key = (queue.topic, queue.queue_id)
+            if locks.get(key, ("", 0))[0] == given.client_id:
+                del locks[key]
+                self._count -= 1
+        request.answer()
+
+    def has_any(self, group: str) -> bool:
+        """Return whether members of a group consume in order now."""
+        now_ms = self._clock.monotonic_ms()
+        return any(until_ms > now_ms for _, until_ms in self._locks.get(group, {}).values())
+
+    def expire(self) -> None:
+        """Drop expired locks."""
+        now_ms = self._clock.monotonic_ms()
+        kept = {
+            group: {key: lock for key, lock in locks.items() if lock[1] > now_ms}
+            for group, locks in self._locks.items()
+        }
+        self._locks = {group: locks for group, locks in kept.items() if locks}
+        self._count = sum(map(len, self._locks.values()))

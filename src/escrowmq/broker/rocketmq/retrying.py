@@ -1,0 +1,105 @@
+"""Retries messages that a consumer could not handle, and finally makes them dead letters.
+
+The broker stores the message again, for this group only, always as an ordinary message.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import count
+from typing import TYPE_CHECKING
+
+from escrowmq.broker.net.requests import Request, handles
+from escrowmq.broker.rocketmq.group_requests import GroupRequests
+from escrowmq.broker.state.topics import dlq_topic, retry_topic
+from escrowmq.model.errors import RequestRefused
+from escrowmq.model.message import SentMessage
+from escrowmq.protocol.message.ids import offset_message_id
+from escrowmq.protocol.message.properties import (
+    DELAY,
+    ORIGIN_MESSAGE_ID,
+    RETRY_TOPIC,
+    TRAN_MSG,
+    format_properties,
+    index_facts,
+    parse_properties,
+)
+from escrowmq.protocol.message.stored_message import StoredMessage, decode
+from escrowmq.protocol.remoting.codes import RequestCode, ResponseCode
+from escrowmq.protocol.remoting.consumer_headers import SendBackHeader
+from escrowmq.transaction.commands import Append
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from escrowmq.store.reading.reader import StoreReader
+
+
+@dataclass(frozen=True, slots=True)
+class Retrying(GroupRequests):
+    """Handles CONSUMER_SEND_MSG_BACK."""
+
+    reader: StoreReader
+    turns: Iterator[int] = field(default_factory=count, init=False)
+
+    @handles(RequestCode.CONSUMER_SEND_MSG_BACK)
+    def send_back(self, request: Request) -> None:
+        """Deliver a message again after a delay, or make it a dead letter."""
+        header = request.header(SendBackHeader)
+        group = self.groups.named(header.consumer_group)
+        if group.retry_queue_count == 0:
+            # A group without retry queues wants each message at most once.
+            request.answer(ResponseCode.SUCCESS)
+            return
+        located = self.reader.at(header.log_offset)
+        if located is None or not located.is_visible:
+            raise RequestRefused(
+                "message_unknown", "no such message is visible", log_offset=header.log_offset
+            )
+        message = decode(located.message)
+        retries_max = group.retry_max
+        if header.max_reconsume_times is not None and header.max_reconsume_times >= 0:
+            retries_max = header.max_reconsume_times
+        now_ms = self.clock.now_ms()
+        if header.delay_level < 0 or message.reconsume_times >= retries_max:
+            again = self._again(message, dlq_topic(group.name), 0, 0)
+            self.topics.for_group(again.topic, 1, now_ms)
+        else:
+            levels = self.topics.delay_levels
+            level = levels.retry_level(message.reconsume_times, header.delay_level)
+            queue_id = next(self.turns) % group.retry_queue_count
+            again = self._again(
+                message, retry_topic(group.name), queue_id, now_ms + levels.delay_ms(level)
+            )
+            self.topics.for_group(again.topic, group.retry_queue_count, now_ms)
+        self.answering.submit(
+            request, Append(messages=(again,)), lambda _: request.answer(ResponseCode.SUCCESS)
+        )
+
+    def _again(
+        self, message: StoredMessage, topic: str, queue_id: int, deliver_at_ms: int
+    ) -> SentMessage:
+        properties = parse_properties(message.properties)
+        properties.setdefault(RETRY_TOPIC, message.topic)
+        origin = offset_message_id(message.store_host, message.log_offset)
+        properties.setdefault(ORIGIN_MESSAGE_ID, origin)
+        # It is already committed, and its delay is over.
+        for name in (TRAN_MSG, DELAY):
+            properties.pop(name, None)
+        packed = format_properties(properties)
+        unique_key, keys, tags = index_facts(packed)
+        return SentMessage(
+            topic=topic,
+            queue_id=queue_id,
+            body=message.body,
+            properties=packed,
+            tags=tags,
+            keys=keys,
+            unique_key=unique_key,
+            flag=message.flag,
+            sys_flag=message.sys_flag,
+            born_at_ms=message.born_at_ms,
+            born_host=message.born_host,
+            reconsume_times=message.reconsume_times + 1,
+            deliver_at_ms=deliver_at_ms,
+        )

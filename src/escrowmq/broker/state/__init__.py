@@ -1,0 +1,1 @@
+"""What a broker knows while it runs: topics, groups, clients, queues, counters."""

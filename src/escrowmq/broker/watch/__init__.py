@@ -1,0 +1,1 @@
+"""Alerts: their rules, their configuration, and sending notices."""

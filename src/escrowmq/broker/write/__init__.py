@@ -1,0 +1,1 @@
+"""The one writer of the store, its queue, its clock, and its slow work."""

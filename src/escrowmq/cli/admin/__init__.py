@@ -1,0 +1,1 @@
+"""Commands that ask a running broker: topics, groups, messages, status, clock."""

@@ -1,0 +1,1 @@
+"""Commands on a data directory: check, repair, back up, restore."""

@@ -1,0 +1,1 @@
+"""``escrowmq doctor``: checks of the machine, the data, the broker and the ledgers."""

@@ -1,0 +1,1 @@
+"""Commands on the lake, the audit and the ledgers."""

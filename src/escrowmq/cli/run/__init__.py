@@ -1,0 +1,1 @@
+"""Commands that run processes: serve, up, pipeline, demo, bench."""

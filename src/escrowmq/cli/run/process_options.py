@@ -1,0 +1,90 @@
+"""Options of the commands that run until a signal: ``serve``, ``up`` and ``pipeline``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from escrowmq.cli.config import Config, load
+from escrowmq.cli.options import FileOption, LineOutput, LineOutputOption, SetOption, settings_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessOptions:
+    """Options of every command that runs until a signal."""
+
+    log_format: Annotated[
+        str | None,
+        typer.Option(metavar="text|json", help="Log each event as a line, or as a JSON object."),
+    ] = None
+    log_level: Annotated[
+        str | None,
+        typer.Option(metavar="debug|info|warning|error", help="Lowest level of logged events."),
+    ] = None
+    output: LineOutputOption = LineOutput.TABLE
+    file: FileOption = None
+    set_: SetOption = None
+    #: Set by `escrowmq up` for its child processes.
+    parent: Annotated[int | None, typer.Option(hidden=True)] = None
+
+    @property
+    def log_flags(self) -> list[str]:
+        """The settings of the log options."""
+        return settings_of("log", format=self.log_format, level=self.log_level)
+
+    def load(self, flags: Sequence[str]) -> Config:
+        """Read the config; a later flag replaces an earlier one."""
+        return load(file=self.file, environ=os.environ, flags=flags)
+
+    def end_with_parent(self) -> None:
+        """End this process when the parent that started it ends."""
+        if self.parent is not None:
+            from escrowmq.pipeline.spark.parent import end_with_parent
+
+            end_with_parent(self.parent)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerOptions(ProcessOptions):
+    """Options of the commands that run a broker."""
+
+    data: Annotated[
+        Path, typer.Option("--data-dir", metavar="DIR", help="Directory of the broker's data.")
+    ]
+    host: Annotated[str | None, typer.Option(help="The address to listen on.")] = None
+    name_port: Annotated[int | None, typer.Option(help="Port of the name server; 0 means any.")] = (
+        None
+    )
+    port: Annotated[int | None, typer.Option(help="Port for messages; 0 means any.")] = None
+    http_port: Annotated[
+        int | None, typer.Option(help="Port for probes and metrics; 0 means any.")
+    ] = None
+    advertise_host: Annotated[
+        str | None, typer.Option(help="The address that clients connect to.")
+    ] = None
+    broker_name: Annotated[str | None, typer.Option(help="Its name in routes.")] = None
+    cluster: Annotated[str | None, typer.Option(help="Its cluster's name in routes.")] = None
+    insecure: Annotated[
+        bool,
+        typer.Option("--insecure", help="Let other machines connect; there is no access control."),
+    ] = False
+
+    @property
+    def flags(self) -> list[str]:
+        """The settings of the short options, then those of ``--set``."""
+        broker = settings_of(
+            "broker",
+            host=self.host,
+            name_port=self.name_port,
+            port=self.port,
+            http_port=self.http_port,
+            advertise_host=self.advertise_host,
+            name=self.broker_name,
+            cluster=self.cluster,
+        )
+        return [*broker, *self.log_flags, *(self.set_ or ())]

@@ -1,0 +1,1 @@
+"""JSON shapes that commands print with ``-o json``."""

@@ -1,0 +1,1 @@
+"""``escrowmq txn``: list, explain and end undecided transactions."""

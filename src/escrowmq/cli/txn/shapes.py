@@ -1,0 +1,185 @@
+"""JSON shapes that ``escrowmq txn`` prints with ``-o json``; see ``cli/shapes/``."""
+
+from __future__ import annotations
+
+from escrowmq.cli.shapes.broker_shapes import Shape
+from escrowmq.cli.shapes.ledger_shape import LedgerReportShape
+
+
+class TransactionShape(Shape, frozen=True, kw_only=True):
+    """A transaction in a list, with its first message."""
+
+    #: Number of its first half message.
+    half: int
+    #: `prepared`, `parked`, `committed` or `rolled_back`.
+    state: str
+    age_ms: int
+    #: The producer group.
+    group: str
+    #: Back-checks sent.
+    checks: int
+    #: Time until the next check; negative if it is overdue, null if none is planned.
+    next_check_in_ms: int | None
+    #: Number of its group's producers online.
+    producers: int
+    #: UUID of its ledger; null or empty if it has none.
+    ledger: str | None
+    #: Null if it was not requested.
+    id: str | None
+    #: Topic of the first message; the next four keys describe it, too. Null if the message is
+    #: unknown or was not requested.
+    topic: str | None
+    keys: list[str] | None
+    tags: str | None
+    body_preview: str | None
+    body_bytes: int | None
+    #: Number of messages in the transaction.
+    message_count: int | None
+
+
+class WatchedShape(Shape, frozen=True, kw_only=True):
+    """The undecided transactions at one moment."""
+
+    #: Time by the clock of this machine.
+    at_ms: int
+    #: The oldest first, at most `--limit` of them.
+    transactions: list[TransactionShape]
+
+
+class HeldMessageShape(Shape, frozen=True, kw_only=True):
+    """A message of a transaction."""
+
+    topic: str
+    queue_id: int
+    keys: list[str]
+    tags: str
+    body_preview: str
+    body_bytes: int
+    message_id: str
+    unique_key: str
+
+
+class EventShape(Shape, frozen=True, kw_only=True):
+    """An event in the history of a transaction."""
+
+    at_ms: int
+    #: `held`, `asked`, `answered`, `parked`, `resumed`, `committed`, `rolled_back` or `visible`.
+    event: str
+    #: Offset of its record in the broker's log.
+    log_offset: int
+    #: The client or operator that caused it, or the producer that was asked.
+    by: str
+    #: The check's number, the reason, or the place and number of messages.
+    detail: str
+
+
+class TransactionHeadShape(Shape, frozen=True, kw_only=True):
+    """The state of a transaction."""
+
+    id: str
+    #: `prepared`, `parked`, `committed` or `rolled_back`.
+    state: str
+    #: Number of its first half message.
+    half: int
+    #: The producer group.
+    group: str
+    #: UUID of its ledger; empty if it has none.
+    ledger: str
+    #: Back-checks sent.
+    checks: int
+    #: Number of its group's producers online.
+    producers: int
+    #: Null if no check is planned.
+    next_check_at_ms: int | None
+    #: When its first message became visible; null if it is not visible.
+    visible_at_ms: int | None
+    #: Its first messages.
+    messages: list[HeldMessageShape]
+    #: Number of messages that are not listed here.
+    messages_left_out: int
+
+
+class TransactionShownShape(TransactionHeadShape, frozen=True, kw_only=True):
+    """A transaction and its history."""
+
+    events: list[EventShape]
+
+
+class TransactionExplainedShape(TransactionHeadShape, frozen=True, kw_only=True):
+    """A transaction and the explanation of its state."""
+
+    #: The explanation.
+    words: str
+    #: What pipelines reported about its ledger.
+    ledger_reports: list[LedgerReportShape]
+
+
+class DecidedShape(Shape, frozen=True, kw_only=True):
+    """A transaction that was decided by hand."""
+
+    id: str
+    #: `commit` or `rollback`.
+    resolution: str
+    #: Its state now.
+    state: str
+    #: Whether this decision is possible; false only in a dry run.
+    is_allowed: bool
+    #: Whether it was already decided this way; null in a dry run.
+    is_repeated: bool | None = None
+    #: Null in a dry run.
+    decided_by: str | None = None
+    #: Null in a dry run.
+    decided_at_ms: int | None = None
+    #: Text about what was done, or what a run would do.
+    words: str
+    #: True for a dry run, which changed nothing.
+    is_dry_run: bool
+
+
+class DecidedRowShape(Shape, frozen=True, kw_only=True):
+    """A transaction that `--filter` selected, and its outcome."""
+
+    #: Number of its first half message.
+    half: int
+    id: str
+    #: The producer group.
+    group: str
+    #: Its state when it was selected: `prepared` or `parked`.
+    state: str
+    age_ms: int
+    #: Topic of the first message that matches the filter; null if it is unknown.
+    topic: str | None
+    #: Keys of the same message.
+    keys: list[str] | None
+    #: `committed`, `rolled_back`, `refused`, `unknown` (the answer was lost) or `not_tried`. In a
+    #: dry run `would_commit`, `would_rollback`, `would_force_commit`, `would_force_rollback` or
+    #: `would_refuse`.
+    outcome: str
+    #: The reason, or what its ledger says; may be empty.
+    detail: str
+
+
+class DecidedManyShape(Shape, frozen=True, kw_only=True):
+    """Transactions that were decided by hand, selected by `--filter`."""
+
+    #: `commit` or `rollback`.
+    resolution: str
+    #: Number of transactions by outcome.
+    counts: dict[str, int]
+    #: The oldest first, at most `--limit` of them.
+    transactions: list[DecidedRowShape]
+    #: Whether the filter matches more transactions than `--limit`.
+    is_cut: bool
+    #: True for a dry run, which changed nothing.
+    is_dry_run: bool
+
+
+class ResumedShape(Shape, frozen=True, kw_only=True):
+    """A parked transaction that was resumed."""
+
+    #: The id or number as given.
+    transaction: str
+    #: Whether it can be resumed; false only in a dry run.
+    is_allowed: bool
+    #: True for a dry run, which changed nothing.
+    is_dry_run: bool

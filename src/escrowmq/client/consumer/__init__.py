@@ -1,0 +1,1 @@
+"""Consumers, their groups and queues, and effects exactly once."""

@@ -1,0 +1,1 @@
+"""The user's database transaction on every driver."""

@@ -1,0 +1,1 @@
+"""The ledger table: its rows, lookups, fences, and cleaning."""

@@ -1,0 +1,1 @@
+"""Messages as users see them, their codecs, and calls of users' functions."""

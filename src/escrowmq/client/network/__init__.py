@@ -1,0 +1,1 @@
+"""Connections to brokers: routes, heartbeats, retries, one event loop in a thread."""

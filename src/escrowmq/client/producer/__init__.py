@@ -1,0 +1,1 @@
+"""Producers and transactions, in sync and async form."""

@@ -1,0 +1,1 @@
+"""EscrowMQ's native requests, which travel in remoting frames: headers, rows, Arrow."""

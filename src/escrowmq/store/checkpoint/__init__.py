@@ -1,0 +1,1 @@
+"""Checkpoints: where a restart begins its replay."""

@@ -1,0 +1,1 @@
+"""The commit log: frames, their encoding, segments, and the torn tail."""

@@ -1,0 +1,1 @@
+"""``meta.db``: consumer offsets and a projection of the catalog, in SQLite."""

@@ -1,0 +1,1 @@
+"""Consume queues: the index that makes messages visible, and dispatch into it."""

@@ -1,0 +1,1 @@
+"""Reads of what is durable: messages, transactions, ranges of the log."""

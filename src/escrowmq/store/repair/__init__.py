@@ -1,0 +1,1 @@
+"""Checking a store, repairing it, and copying it."""

@@ -1,0 +1,1 @@
+"""The state table: one row per half message, in chunks of columns."""

@@ -1,0 +1,1 @@
+"""Keeps child processes running: starts, watches, restarts and stops them."""

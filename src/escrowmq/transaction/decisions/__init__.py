@@ -1,0 +1,1 @@
+"""One function per command: the core's state and a command in, a decision out."""

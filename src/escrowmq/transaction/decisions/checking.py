@@ -1,0 +1,124 @@
+"""Decisions about back-checks and single verdicts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from escrowmq.model.resolution import Resolution
+from escrowmq.model.verdict_outcome import VerdictOutcome
+from escrowmq.transaction.commands import (
+    CheckSent,
+    Decision,
+    End,
+    EndReply,
+    Park,
+    Resume,
+    Verdict,
+    VerdictKind,
+)
+from escrowmq.transaction.decisions.answers import no_such_half, refuse
+from escrowmq.transaction.decisions.deciding import end, has_deleted, topic_deleted
+from escrowmq.transaction.records import Asked, Parked, Resumed
+from escrowmq.transaction.rules import check_wait_ms
+from escrowmq.transaction.states import State
+
+if TYPE_CHECKING:
+    from escrowmq.transaction.core import Transactions
+    from escrowmq.transaction.table import Half
+
+
+def check_sent(core: Transactions, command: CheckSent, now_ms: int) -> Decision:
+    """Count a back-check that a live producer received."""
+    half = core.half(command.half_offset)
+    if half is None:
+        return no_such_half(command.half_offset)
+    head = core.head_row(half)
+    if head.state is not State.PREPARED:
+        return Decision()
+    if _is_exhausted(core, head):
+        return _exhausted(core, head)
+    number = head.checks_sent + 1
+    next_at_ms = now_ms + check_wait_ms(number, core.policy)
+    return Decision(records=(Asked(head.half_offset, number, next_at_ms, command.client),))
+
+
+def park(core: Transactions, command: Park, _now_ms: int) -> Decision:
+    """Park an undecided transaction: stop its back-checks."""
+    half = core.half(command.half_offset)
+    if half is None:
+        return no_such_half(command.half_offset)
+    if half.state is not State.PREPARED:
+        return refuse(
+            f"already_{half.state.label}",
+            "only an undecided transaction can be parked",
+            half_offset=command.half_offset,
+        )
+    return Decision(records=(Parked(core.head_of(half.first), command.reason),))
+
+
+def resume(core: Transactions, command: Resume, now_ms: int) -> Decision:
+    """Resume the back-checks of a parked transaction, from the first one."""
+    half = core.half(command.half_offset)
+    if half is None:
+        return no_such_half(command.half_offset)
+    if half.state is not State.PARKED:
+        return refuse(
+            "not_parked",
+            "only a parked transaction can be resumed",
+            half_offset=command.half_offset,
+            state=half.state.label,
+        )
+    if has_deleted(core, half):
+        return topic_deleted(core, half)
+    return Decision(records=(Resumed(core.head_of(half.first), now_ms, command.by),))
+
+
+def obey(core: Transactions, verdict: Verdict, now_ms: int) -> Decision:
+    """Carry out a verdict, unless the transaction has changed since the pipeline read it."""
+    half = core.half(verdict.half_offset)
+    head = None if half is None else core.head_row(half)
+    if head is None or (head.state, head.checks_sent) != (verdict.state, verdict.checks_sent):
+        return Decision()
+    if verdict.kind is VerdictKind.ASK:
+        return _ask(core, head)
+    if verdict.kind is VerdictKind.PARK:
+        return park(core, Park(half_offset=head.half_offset, reason=verdict.reason), now_ms)
+    resolution = Resolution(verdict.kind.value)
+    return end(
+        core, End(half_offset=head.half_offset, resolution=resolution, by=verdict.by), now_ms
+    )
+
+
+def outcome_of(decision: Decision) -> VerdictOutcome:
+    """Return how a verdict ended; ``ASKED`` if the caller must send a back-check now."""
+    if decision.refused is not None:
+        # The topic was deleted, so the commit was refused and parked the transaction.
+        return VerdictOutcome.PARKED if decision.records else VerdictOutcome.REFUSED
+    if decision.back_checks:
+        return VerdictOutcome.ASKED
+    if isinstance(decision.reply, EndReply):
+        is_committed = decision.reply.state is State.COMMITTED
+        return VerdictOutcome.COMMITTED if is_committed else VerdictOutcome.ROLLED_BACK
+    return VerdictOutcome.PARKED if decision.records else VerdictOutcome.STALE
+
+
+def _ask(core: Transactions, head: Half) -> Decision:
+    if head.state is not State.PREPARED:
+        return Decision()
+    # A check that could not be counted must not be sent either.
+    if _is_exhausted(core, head):
+        return _exhausted(core, head)
+    return Decision(back_checks=(head.half_offset,))
+
+
+def _is_exhausted(core: Transactions, head: Half) -> bool:
+    """Whether all back-checks that the policy allows were sent."""
+    return head.checks_sent >= core.policy.checks_max
+
+
+def _exhausted(core: Transactions, head: Half) -> Decision:
+    return refuse(
+        "checks_exhausted",
+        f"at most {core.policy.checks_max} checks are sent",
+        half_offset=head.half_offset,
+    )

@@ -1,0 +1,1 @@
+"""What the core remembers besides half messages: topics, names, batches, parts."""

@@ -1,0 +1,1 @@
+"""Generates the reference pages from the code: ``make docs``."""
