@@ -18,6 +18,9 @@ from tests.interop.values import (
     Sent,
 )
 
+#: Messages that one pull of a whole log asks for.
+LOG_PIECE = 1_000
+
 
 class Client:
     """One client of a peer."""
@@ -207,6 +210,17 @@ class PullConsumer(Client):
         """Return all messages, read with the wheel's own loop."""
         answer = self._call("pull_all", topic=topic, expression=expression)
         return [Received.of(fields) for fields in answer["messages"]]
+
+    def read_log(self, topic: str) -> list[Received]:
+        """Return all messages, read in pieces: a client's process has little memory."""
+        found: list[Received] = []
+        for queue in self.queues(topic):
+            pulled = self.pull(topic, queue, 0, max_count=LOG_PIECE)
+            found += pulled.messages
+            while pulled.next_offset < pulled.max_offset:
+                pulled = self.pull(topic, queue, pulled.next_offset, max_count=LOG_PIECE)
+                found += pulled.messages
+        return found
 
     def offsets(self, topic: str, queue: int, *, at_ms: int) -> Offsets:
         return Offsets(**self._call("offsets", topic=topic, queue=queue, at_ms=at_ms))

@@ -54,6 +54,9 @@ class JavaPeer(Peer):
         return [
             building.java(),
             *self._memory,
+            # By default only the thread that needs memory ends, and its command is never answered.
+            "-XX:+ExitOnOutOfMemoryError",
+            "-XX:+DisplayVMOutputToStderr",
             *(f"-D{name}={value}" for name, value in options.items()),
             "-cp",
             f"{place / 'classes'}:{place / 'lib'}/*",
