@@ -88,7 +88,7 @@ class Audited(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_proven(self) -> bool:
-        """Whether all is decided, every comparison could be made, and nothing was found."""
+        """Whether the transactional run's audit is complete and clean, and nothing is undecided."""
         audit = self.transactional
         return audit.is_clean and not audit.has_failed and not self.decided.undecided
 

@@ -34,7 +34,7 @@ def no_such_half(half_offset: int) -> Decision:
 def of_known_half(
     rule: Callable[[Transactions, CommandT, Half, int], Decision],
 ) -> Callable[[Transactions, CommandT, int], Decision]:
-    """Make the decision on a command from a rule that gets the command's half message too."""
+    """Let a rule also get the command's half message; a command for an unknown one is refused."""
 
     @wraps(rule)
     def decide(core: Transactions, command: CommandT, now_ms: int) -> Decision:
