@@ -62,6 +62,8 @@ STALLED_S = 1.0
 SPACE_S = 0.2
 #: The longest delay before a wrong clock is noticed.
 CLOCK_S = 1.0
+#: The longest delay before a due check is noticed, unless the broker rests after a long round.
+CHECK_S = 0.25
 BACKLOG = 4_096
 #: How long peers may take to read the last answers when the broker stops.
 HANG_UP_S = 1.0
@@ -170,6 +172,7 @@ class Server:
             (STALLED_S, "end_stalled_connections", self._end_stalled),
             (SPACE_S, "look_at_disk", self._look_at_space),
             (CLOCK_S, "look_at_clock", self._look_at_clock),
+            (CHECK_S, "check_transactions", self.broker.rounds.tick),
         ):
             self._background.every(every_s, name, work)
         await self._watch.start(self.broker, self._background, local_address(sockets[1]))

@@ -114,12 +114,13 @@ def _at(now_ms: int, ago_ms: int | None) -> int | None:
 class PipelineSigns:
     """Times on the monotonic clock; None if there was no such request yet."""
 
-    #: When the pipeline last sent a verdict, and when it last asked for news.
+    #: When the pipeline last sent a verdict, asked for news, and sent a heartbeat.
     verdict_at_ms: int | None = None
     awaited_at_ms: int | None = None
+    heartbeat_at_ms: int | None = None
 
     @property
     def last_at_ms(self) -> int | None:
-        """When the pipeline last did either."""
-        times = (self.verdict_at_ms, self.awaited_at_ms)
+        """When the pipeline last did any of these."""
+        times = (self.verdict_at_ms, self.awaited_at_ms, self.heartbeat_at_ms)
         return max((at_ms for at_ms in times if at_ms is not None), default=None)

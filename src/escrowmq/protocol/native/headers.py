@@ -134,6 +134,20 @@ class StatusAnswer(NativeAnswer, frozen=True, kw_only=True):
     topics_found: str = ""
     #: Kinds of names that use 80 % or more of their limit, with the counts; empty if none does.
     names_near: str = ""
+    #: The settings `transaction.checked_by` and `transaction.after_last_check`.
+    checked_by: str = "pipeline"
+    after_last_check: str = "park"
+    #: Which process checks undecided transactions now: `broker`, `pipeline` or `none`; and since
+    #: when. Older releases never check by themselves.
+    checker: str = "pipeline"
+    checker_since_ms: Int64 = 0
+    #: When the broker's own last round ended (0: never), how long it took, and what it did: as
+    #: `asked=3 committed=1`, without counts that are 0.
+    round_ended_at_ms: Int64 = 0
+    round_took_ms: Int64 = 0
+    round_did: str = ""
+    #: Why the broker's own last round failed; empty if it did not.
+    round_error: str = ""
     #: The machine's wall clock.
     wall_ms: Int64 = 0
     #: Whether the kernel reports the wall clock as synchronized.

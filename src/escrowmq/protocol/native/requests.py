@@ -13,6 +13,7 @@ import msgspec
 
 from escrowmq.protocol.native import (
     headers,
+    heartbeats,
     ledgers,
     previews,
     raw_log,
@@ -251,6 +252,12 @@ _TABLE = (
         header=ledgers.ReportLedgersHeader,
         rows=ledgers.LedgerReportRow,
         rows_max=ledgers.REPORTED_MAX,
+    ),
+    NativeRequest(
+        NativeCode.PIPELINE_HEARTBEAT,
+        "Tell the broker every 5 seconds that a pipeline is alive, and how its rounds go.",
+        header=heartbeats.HeartbeatHeader,
+        answer=heartbeats.HeartbeatAnswer,
     ),
     _paged_list(
         NativeCode.LIST_TOPICS, "All topics, including system topics.", answer_rows=rows.TopicRow
