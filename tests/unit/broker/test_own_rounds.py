@@ -48,7 +48,7 @@ from tests.unit.broker.wire import (
 )
 
 POLICY = CheckPolicy()
-AUTO = {"policy": {"checked_by": "auto"}}
+AUTO: dict[str, Any] = {"policy": {"checked_by": "auto"}}
 LEDGER = "11111111-2222-3333-4444-555555555555"
 MINUTE_MS = 60_000
 
@@ -163,7 +163,9 @@ async def test_each_transaction_of_several_messages_is_asked_about_once(tmp_path
 
 # After the last check.
 
-ROLLS_BACK = {"policy": {"checked_by": "broker", "after_last_check": "rollback", "checks_max": 2}}
+ROLLS_BACK: dict[str, Any] = {
+    "policy": {"checked_by": "broker", "after_last_check": "rollback", "checks_max": 2}
+}
 
 
 def discarded(server: Server) -> list[bytes]:
