@@ -51,6 +51,11 @@ class CheckPolicy:
         check_choice("transaction", self, "checked_by", get_args(CheckedBy))
         check_choice("transaction", self, "after_last_check", get_args(AfterLastCheck))
 
+    @property
+    def is_for_pipelines(self) -> bool:
+        """Whether pipelines check the transactions of this broker."""
+        return self.checked_by in ("auto", "pipeline")
+
     @classmethod
     def told_by(cls, status: object) -> CheckPolicy:
         """Return the policy that a broker's status tells, with defaults for the rest."""

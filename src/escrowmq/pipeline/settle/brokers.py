@@ -68,12 +68,13 @@ def _look_at(address: str) -> AnsweringBroker | EscrowError:
         return error
     assert isinstance(told, StatusAnswer)
     assert isinstance(due, AwaitDueAnswer)
+    policy = CheckPolicy.told_by(told)
     return AnsweringBroker(
         address=address,
         name=told.broker,
         undecided=due.undecided,
-        has_work=due.due > 0 or due.sink_attempts > 0,
-        policy=CheckPolicy.told_by(told),
+        has_work=(due.due > 0 and policy.is_for_pipelines) or due.sink_attempts > 0,
+        policy=policy,
         sight=sight_of(told),
     )
 
