@@ -31,6 +31,7 @@ from escrowmq.model.errors import RequestRefused
 from escrowmq.pipeline.ledger_config import LedgerConfig
 from escrowmq.pipeline.settle.ledgers import Ledgers
 from escrowmq.pipeline.settle.reporting import LedgerReporter
+from escrowmq.pipeline.settle.round_progress import RoundProgress
 from escrowmq.protocol.native.headers import AwaitDueHeader, HoldManyHeader
 from escrowmq.protocol.native.ledgers import LedgerRow
 from escrowmq.protocol.native.requests import NativeCode
@@ -64,7 +65,7 @@ class Pipeline:
     def __init__(self, broker: InProcessBroker, **urls: str) -> None:
         self._broker = broker
         self._ledgers = Ledgers({name: LedgerConfig(url=url) for name, url in urls.items()})
-        self._reporter = LedgerReporter(self._ledgers.book)
+        self._reporter = LedgerReporter(self._ledgers.book, RoundProgress())
         self.round()
 
     def round(self) -> None:
