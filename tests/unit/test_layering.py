@@ -191,10 +191,11 @@ CLI_MAY_IMPORT: dict[str, set[str]] = {
     "log_lines": set(),
     "options": set(),
     "preview": set(),
+    # RocketMQ's names of settings; the config loader uses them for hints.
     "rocketmq": set(),
     "shapes": set(),
     "asking": {"options"},
-    "config": {"convert", "log_lines"},
+    "config": {"convert", "log_lines", "rocketmq"},
     "main": {"preview", "shapes"},
     "output": {"options", "preview", "shapes"},
     "config_import": {"config", "preview", "rocketmq", "shapes"},
