@@ -122,11 +122,11 @@ def test_every_mapped_key_arrives(source: Path, tmp_path: Path) -> None:
         (f"listenPort={'9' * 5_000}", "must be an integer of at most 19 digits"),
         (
             "listenPort=10911 ",
-            "remove the blank after it, because of which RocketMQ does not read it as written",
+            "remove the blanks around it: with them, RocketMQ does not read it as written",
         ),
         (
             "autoCreateTopicEnable=true ",
-            "remove the blank after it, because of which RocketMQ does not read it as written",
+            "remove the blanks around it: with them, RocketMQ does not read it as written",
         ),
         (
             "autoCreateTopicEnable=yes",

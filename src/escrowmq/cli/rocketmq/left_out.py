@@ -46,13 +46,13 @@ LEFT_OUT: tuple[LeftOut, ...] = (
         if HAS_CHECKED_BY
         else (
             LeftOut(
-                "RocketMQ 4.0 and later ignore it and always check; here the pipeline checks",
+                "a setting of 3.x; RocketMQ 4.3 and later always check, as the pipeline does",
                 "checkTransactionMessageEnable",
             ),
         )
     ),
     LeftOut(
-        "RocketMQ 4.0 and later ignore it; the counterparts of its successors are"
+        "a setting of 3.x, which RocketMQ 4.0 and later ignore; use"
         " `transaction.check_after_ms` and `transaction.check_interval_ms`",
         "checkTransactionMessageAtleastInterval checkTransactionMessageTimerInterval",
     ),

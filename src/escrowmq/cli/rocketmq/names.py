@@ -174,8 +174,8 @@ _CHECKED_BY = SettingName(
     ours="transaction.checked_by",
     value=Choice({"true": "auto", "false": "off"}),
     default="true",
-    note="a setting of 3.x: RocketMQ 4.0 and later ignore it and always check, so remove it if you"
-    " come from one of those",
+    note="a setting of 3.x, which later versions ignore: RocketMQ 4.3 and later always check, so"
+    " remove it if you come from one of those",
 )
 HAS_CHECKED_BY = "checked_by" in _POLICY
 

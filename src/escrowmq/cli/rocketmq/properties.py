@@ -1,7 +1,8 @@
 """Reads a Java properties file as ``java.util.Properties`` does.
 
-Two things differ on purpose. Text is UTF-8 if it can be, where Java before version 9 and RocketMQ
-always read Latin-1. A key that occurs twice is an error, where Java silently takes the last value.
+Three things differ on purpose. Text is UTF-8 if it can be, where RocketMQ always reads Latin-1. A
+key that occurs twice is an error, where Java silently takes the last value. A backslash alone on
+the last line is nothing, where Java finds an empty key.
 """
 
 from __future__ import annotations
@@ -93,17 +94,17 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
     begun = 0
     for number, natural in enumerate(_LINE_END.split(text), 1):
         line = natural.lstrip(_BLANKS)
-        if not begun:
+        if not parts:
             if line.startswith(("#", "!")):
                 continue
             begun = number
         is_continued = (len(line) - len(line.rstrip("\\"))) % 2 == 1
-        parts.append(line[:-1] if is_continued else line)
-        if not is_continued:
-            if any(parts):
-                yield begun, "".join(parts)
-            parts, begun = [], 0
-    if any(parts):  # The last line ends with a backslash.
+        if kept := line[:-1] if is_continued else line:
+            parts.append(kept)
+        if parts and not is_continued:
+            yield begun, "".join(parts)
+            parts = []
+    if parts:  # The last line ends with a backslash.
         yield begun, "".join(parts)
 
 

@@ -15,7 +15,7 @@ from typing import Protocol
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 _PORT = re.compile(r".+:([0-9]{1,5})")
 #: Java reads such a value as false, or ignores it.
-_BLANK = "remove the blank after it, because of which RocketMQ does not read it as written"
+_BLANK = "remove the blanks around it: with them, RocketMQ does not read it as written"
 
 
 class ValueReader(Protocol):
