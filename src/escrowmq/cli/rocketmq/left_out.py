@@ -8,8 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from escrowmq.cli.rocketmq.names import HAS_CHECKED_BY
-
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
@@ -40,16 +38,6 @@ LEFT_OUT: tuple[LeftOut, ...] = (
     LeftOut(
         "transactional messages are the purpose of the broker, so it never rejects them",
         "rejectTransactionMessage",
-    ),
-    *(
-        ()
-        if HAS_CHECKED_BY
-        else (
-            LeftOut(
-                "a setting of 3.x; RocketMQ 4.3 and later always check, as the pipeline does",
-                "checkTransactionMessageEnable",
-            ),
-        )
     ),
     LeftOut(
         "a setting of 3.x, which RocketMQ 4.0 and later ignore; use"

@@ -6,7 +6,7 @@ docs/reference/rocketmq-settings.md read it. ``left_out.py`` has RocketMQ's othe
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from escrowmq.cli.rocketmq.values import (
     Choice,
@@ -17,7 +17,6 @@ from escrowmq.cli.rocketmq.values import (
     Text,
     ValueReader,
 )
-from escrowmq.transaction.policy import CheckPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +35,6 @@ class SettingName:
     raises: str = ""
 
 
-_POLICY = {field.name for field in fields(CheckPolicy)}
 _MS, _SECONDS, _HOURS = Number(), Number("seconds", 1_000), Number("hours", 3_600_000)
 
 _BROKER = (
@@ -139,12 +137,6 @@ _TOPICS = (
     ),
 )
 
-_AFTER_LAST_CHECK = (
-    "after the last check, RocketMQ discards the message; here"
-    " `transaction.after_last_check` says what happens"
-    if "after_last_check" in _POLICY
-    else "after the last check, RocketMQ discards the message; here the transaction is parked"
-)
 _TRANSACTION = (
     SettingName(
         theirs="transactionTimeOut",
@@ -166,24 +158,22 @@ _TRANSACTION = (
         ours="transaction.checks_max",
         value=Number(),
         default="15; 5 in 4.3.0",
-        note=_AFTER_LAST_CHECK,
+        note="after the last check, RocketMQ discards the message; here"
+        " `transaction.after_last_check` says what happens",
+    ),
+    SettingName(
+        theirs="checkTransactionMessageEnable",
+        ours="transaction.checked_by",
+        value=Choice({"true": "auto", "false": "off"}),
+        default="true",
+        note="a setting of 3.x, which later versions ignore: RocketMQ 4.3 and later always check, so"
+        " remove it if you come from one of those",
     ),
 )
-_CHECKED_BY = SettingName(
-    theirs="checkTransactionMessageEnable",
-    ours="transaction.checked_by",
-    value=Choice({"true": "auto", "false": "off"}),
-    default="true",
-    note="a setting of 3.x, which later versions ignore: RocketMQ 4.3 and later always check, so"
-    " remove it if you come from one of those",
-)
-HAS_CHECKED_BY = "checked_by" in _POLICY
-
 SETTING_NAMES: tuple[SettingName, ...] = (
     *_BROKER,
     *_STORE,
     *_TOPICS,
     *_TRANSACTION,
-    *((_CHECKED_BY,) if HAS_CHECKED_BY else ()),
 )
 BY_THEIRS = {one.theirs: one for one in SETTING_NAMES}
