@@ -7,6 +7,7 @@ one.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -31,6 +32,8 @@ from escrowmq.transaction.commands import (
 )
 from escrowmq.transaction.states import STATES
 
+BY_BROKER = "broker"
+"""Recorded as the decider of what the broker's own rounds decide."""
 SLICE_ROWS = 2_048
 """Verdicts that are decided in one step: about 1 ms."""
 
@@ -100,6 +103,18 @@ class VerdictExecutor:
         _Execution(self, verdicts, done).start()
 
 
+    async def obeyed(self, verdicts: VerdictColumns) -> Numbers:
+        """Carry out each verdict, and return the outcomes once they are durable."""
+        told: asyncio.Future[Numbers] = asyncio.get_running_loop().create_future()
+
+        def tell(outcomes: Numbers) -> None:
+            if not told.done():
+                told.set_result(outcomes)
+
+        self.obey(verdicts, tell)
+        return await told
+
+
 class _Execution:
     """Verdicts that are being carried out."""
 
@@ -156,3 +171,15 @@ class _Execution:
 
         commands = [self._verdicts.verdict(at) for at in places.tolist()]
         self._parts.checking.obey(commands, told)
+
+
+def verdicts_on(heads: Numbers, kinds: list[VerdictKind], reasons: list[str]) -> VerdictColumns:
+    """Return the broker's own verdicts on these heads, for the version that was read."""
+    return VerdictColumns(
+        half_offsets=heads["half_offset"],
+        kinds=np.array([KINDS.index(kind) for kind in kinds], dtype=np.int64),
+        states=heads["state"],
+        checks_sent=heads["checks_sent"],
+        reasons=reasons,
+        by=BY_BROKER,
+    )

@@ -19,11 +19,12 @@ import numpy as np
 
 from escrowmq.broker.checks.due_plan import REASONS, DuePlan, RoundView, plan_round
 from escrowmq.broker.checks.leading import Checker, Leadership
-from escrowmq.broker.checks.obeying import KINDS, OUTCOMES, VerdictColumns, VerdictExecutor
+from escrowmq.broker.checks.ledger_passes import DueInLedger
+from escrowmq.broker.checks.obeying import OUTCOMES, VerdictExecutor, verdicts_on
 from escrowmq.broker.write.broker_clock import BrokerClock
 from escrowmq.broker.write.writer import Writer
 from escrowmq.model.event_log import event_log
-from escrowmq.model.message_columns import Numbers
+from escrowmq.model.lineage import Sight
 from escrowmq.model.verdict_outcome import VerdictOutcome
 from escrowmq.protocol.native.answer_columns import compact
 from escrowmq.store.disk.rows import Rows
@@ -35,8 +36,6 @@ from escrowmq.transaction.states import State
 
 log = event_log(__name__)
 
-BY = "broker"
-"""Recorded as the decider of what the broker's own rounds decide."""
 PAGE_ROWS = 16_384
 LOOKED_AT_MAX = 262_144
 """Due transactions, and rows of the table, that one page reads: about 2 ms."""
@@ -57,7 +56,7 @@ class LedgerWork(Protocol):
     def has_unnamed(self) -> bool:
         """Whether a configured database has not said yet which ledger it has."""
 
-    def look_up(self, ledger: str, heads: Rows, reasons: Rows) -> None:
+    def look_up(self, ledger: str, due: DueInLedger) -> None:
         """Start a pass over these transactions, unless one is under way."""
 
 
@@ -123,6 +122,8 @@ class SettleRounds:
             self.last = done
 
     async def _round(self, done: LastRound) -> None:
+        store, as_of_ms = self.store, self.clock.now_ms()
+        sight = Sight(store.core.lineage, store.durable_end, store.durable_rows)
         heads = await self._due_heads()
         plan = await self._between(lambda: self._planned(heads))
         self.leadership.note_due(is_due=plan.due > 0)
@@ -131,12 +132,13 @@ class SettleRounds:
         if len(rows):
             kinds = [VerdictKind.ASK] * len(asked) + [VerdictKind.PARK] * len(plan.parks)
             reasons = [""] * len(asked) + [REASONS[at].value for at in plan.reasons[plan.parks]]
-            outcomes = await self._obeyed(verdicts_on(heads[rows], kinds, reasons))
+            outcomes = await self.executor.obeyed(verdicts_on(heads[rows], kinds, reasons))
             done.did.update(OUTCOMES[code].value for code in outcomes.tolist())
         for ledger, looked_up in plan.look_ups.items():
             if self.ledger_work is not None and len(looked_up):
                 done.did["looked_up"] += len(looked_up)
-                self.ledger_work.look_up(ledger, heads[looked_up], plan.reasons[looked_up])
+                due = DueInLedger(heads[looked_up], plan.reasons[looked_up], sight, as_of_ms)
+                self.ledger_work.look_up(ledger, due)
 
     async def _due_heads(self) -> Rows:
         now_ms, policy = self.clock.now_ms(), self.store.core.policy
@@ -200,41 +202,14 @@ class SettleRounds:
             done.did["over_budget"] += max(len(mine) - room, 0)
         return asks[is_sent][: max(checking.room, 0)]
 
-    async def _obeyed(self, verdicts: VerdictColumns) -> Numbers:
-        told: asyncio.Future[Numbers] = self._loop.create_future()
-
-        def tell(outcomes: Numbers) -> None:
-            if not told.done():
-                told.set_result(outcomes)
-
-        self.executor.obey(verdicts, tell)
-        return await told
-
     async def _between(self, work: Callable[[], T]) -> T:
-        """Run the work between two batches, when memory holds exactly what is durable."""
-        told: asyncio.Future[T] = self._loop.create_future()
+        """Run the work between two batches, and count how long it holds the event loop."""
 
-        def worked() -> None:
-            if told.done():
-                return
+        def measured() -> T:
             began = self._loop.time()
             try:
-                told.set_result(work())
-            except Exception as error:  # noqa: BLE001 - the round gets it
-                told.set_exception(error)
-            self._held_s += self._loop.time() - began
+                return work()
+            finally:
+                self._held_s += self._loop.time() - began
 
-        self.writer.between(worked)
-        return await told
-
-
-def verdicts_on(heads: Rows, kinds: list[VerdictKind], reasons: list[str]) -> VerdictColumns:
-    """Return verdicts on these heads, for the version that was read."""
-    return VerdictColumns(
-        half_offsets=heads["half_offset"],
-        kinds=np.array([KINDS.index(kind) for kind in kinds], dtype=np.int64),
-        states=heads["state"],
-        checks_sent=heads["checks_sent"],
-        reasons=reasons,
-        by=BY,
-    )
+        return await self.writer.ask_between(measured)
