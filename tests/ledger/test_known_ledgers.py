@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from escrowmq.pipeline.ledger_config import LedgerConfig
-from escrowmq.pipeline.settle import ledgers as ledgers_module
-from escrowmq.pipeline.settle.ledgers import KnownLedgers, Ledgers
+from escrowmq.look_up import ledgers as ledgers_module
+from escrowmq.look_up.ledger_config import LedgerConfig
+from escrowmq.look_up.ledgers import KnownLedgers, Ledgers
 from tests.ledger.shops import Shop, eventually, sqlite_shop
 from tests.unit.logged import event_of
 

@@ -20,10 +20,10 @@ from dataclasses import dataclass, field, replace
 from escrowmq.client.database.databases import cutting, opener_of, reading
 from escrowmq.client.database.errors import failure_of
 from escrowmq.client.ledger.marks import read_ledger, read_version
+from escrowmq.look_up.ledger_book import LedgerBook
+from escrowmq.look_up.ledger_config import LedgerConfig, masked, scrubbed
 from escrowmq.model.errors import EscrowError, RequestRefused
 from escrowmq.model.event_log import event_log
-from escrowmq.pipeline.ledger_config import LedgerConfig, masked, scrubbed
-from escrowmq.pipeline.settle.ledger_book import LedgerBook
 
 log = event_log(__name__)
 
