@@ -79,6 +79,7 @@ PROTOCOL_MAY_IMPORT: dict[str, set[str]] = {
     "remoting": {"message"},
     # Native requests travel in remoting frames.
     "native": {"message", "remoting"},
+    "look_up": {"message", "native"},
 }
 TRANSACTION_MAY_IMPORT: dict[str, set[str]] = {
     "__init__": set(),
