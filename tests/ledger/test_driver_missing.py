@@ -8,9 +8,9 @@ import pytest
 
 from escrowmq.client.database.errors import Failure, failure_of
 from escrowmq.client.ledger.table import SqlLedger
+from escrowmq.look_up import inquiries
+from escrowmq.look_up.ledgers import KnownLedgers
 from escrowmq.model.errors import RequestRefused
-from escrowmq.pipeline.settle import look_ups
-from escrowmq.pipeline.settle.ledgers import KnownLedgers
 from escrowmq.pipeline.settle.look_ups import LookUps
 from tests.ledger.settle_rows import BROKER, batch
 from tests.ledger.shops import new_id
@@ -40,7 +40,7 @@ def test_a_task_without_the_driver_fails_the_ledger_and_not_the_round(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
-    monkeypatch.setattr(look_ups, "_resting", {})
+    monkeypatch.setattr(inquiries, "_resting", {})
     with LookUps(KnownLedgers(urls={"u": url})) as asked:
         found = asked.settle("u", batch([new_id(), new_id()], "u"))
         (ended,) = asked.ended()

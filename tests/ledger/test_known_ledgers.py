@@ -5,17 +5,14 @@ from __future__ import annotations
 import logging
 import pickle
 import shutil
-import socket
 import time
-from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from escrowmq.pipeline.ledger_config import LedgerConfig
-from escrowmq.pipeline.settle import ledgers as ledgers_module
-from escrowmq.pipeline.settle.ledgers import KnownLedgers, Ledgers
+from escrowmq.look_up import ledgers as ledgers_module
+from escrowmq.look_up.ledger_config import LedgerConfig
+from escrowmq.look_up.ledgers import KnownLedgers, Ledgers
 from tests.ledger.shops import Shop, eventually, sqlite_shop
 from tests.unit.logged import event_of
 
@@ -92,13 +89,6 @@ def test_a_server_that_refuses_us_is_unnamed(postgres_shop: Shop) -> None:
     url = postgres_shop.url.replace("//postgres:@", "//nobody:secret@")
     known = configured(shop=url).known()
     assert known == KnownLedgers(unnamed={"shop": "ledger_unreachable"})
-
-
-@pytest.fixture
-def deaf() -> Iterator[str]:
-    """Yield the address of a server that accepts connections and never answers."""
-    with closing(socket.create_server(("127.0.0.1", 0))) as server:
-        yield f"127.0.0.1:{server.getsockname()[1]}"
 
 
 def test_a_database_that_says_nothing_holds_up_nobody(

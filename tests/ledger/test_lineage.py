@@ -13,13 +13,14 @@ from sqlalchemy import text
 
 from escrowmq import Producer
 from escrowmq.cli.main import main
-from escrowmq.client.ledger.checks import LedgerOutcome, Question
+from escrowmq.client.ledger.checks import Question
 from escrowmq.client.messages.messages import Message
 from escrowmq.client.messages.outgoing import FinalDecision, HeldTransaction
 from escrowmq.client.network.background import background
 from escrowmq.client.network.native_calls import NativeCalls
 from escrowmq.client.producer.decide_by_hand import decide_by_hand
 from escrowmq.model.errors import RequestRefused
+from escrowmq.model.ledger_outcome import LedgerOutcome
 from escrowmq.model.resolution import Resolution
 from escrowmq.protocol.native.headers import ByHeader, StatusAnswer, TransactionHeader
 from escrowmq.protocol.native.requests import NativeCode

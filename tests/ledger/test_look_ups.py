@@ -10,8 +10,9 @@ import pytest
 
 from escrowmq.client.database.connections import SqliteConnection
 from escrowmq.client.database.ledger_sql import SQLITE
+from escrowmq.look_up import inquiries
+from escrowmq.look_up.ledgers import KnownLedgers
 from escrowmq.pipeline.settle import look_ups
-from escrowmq.pipeline.settle.ledgers import KnownLedgers
 from escrowmq.pipeline.settle.look_ups import LookUps
 from tests.ledger.settle_rows import BROKER, batch
 from tests.ledger.shops import GROUP, NOW_MS, Shop, new_id, sqlite_shop
@@ -19,7 +20,7 @@ from tests.ledger.shops import GROUP, NOW_MS, Shop, new_id, sqlite_shop
 
 @pytest.fixture(autouse=True)
 def rested(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(look_ups, "_resting", {})
+    monkeypatch.setattr(inquiries, "_resting", {})
 
 
 def add(shop: Shop, outcome: str = "committed", group: str = GROUP) -> str:
@@ -138,8 +139,8 @@ def test_a_database_that_went_down_is_unknown_and_rests_for_a_while(
     # The next task of this process does not wait for it either.
     with LookUps(before) as asked:
         assert asked.settle(uuid, batch([key], uuid)).unknown == down
-    later_s = time.monotonic() + look_ups.REST_S
-    monkeypatch.setattr("escrowmq.pipeline.settle.look_ups.time.monotonic", lambda: later_s)
+    later_s = time.monotonic() + inquiries.REST_S
+    monkeypatch.setattr("escrowmq.look_up.inquiries.time.monotonic", lambda: later_s)
     with LookUps(before) as asked:
         assert asked.settle(uuid, batch([key], uuid)).verdicts == ["commit"]
 

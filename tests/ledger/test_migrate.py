@@ -21,10 +21,10 @@ from escrowmq.client.ledger import table
 from escrowmq.client.ledger.marks import Marks
 from escrowmq.client.ledger.table import Question, SqlLedger
 from escrowmq.client.network.native_calls import NativeCalls
+from escrowmq.look_up.ledger_config import LedgerConfig
+from escrowmq.look_up.ledgers import Ledgers
 from escrowmq.model.errors import RequestRefused
 from escrowmq.model.lineage import EPOCHS_MAX, Epoch, Sight, new_lineage
-from escrowmq.pipeline.ledger_config import LedgerConfig
-from escrowmq.pipeline.settle.ledgers import Ledgers
 from escrowmq.protocol.native.headers import TransactionHeader
 from escrowmq.protocol.native.requests import NativeCode
 from escrowmq.store.config import StoreConfig

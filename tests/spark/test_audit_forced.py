@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from escrowmq.client.ledger.checks import LedgerOutcome
 from escrowmq.client.ledger.janitor import Confirmed
 from escrowmq.client.ledger.table import SqlLedger
 from escrowmq.client.network.native_calls import NativeCalls
 from escrowmq.client.producer.decide_by_hand import decide_by_hand
+from escrowmq.model.ledger_outcome import LedgerOutcome
 from escrowmq.model.resolution import Resolution
 from escrowmq.pipeline.audit.compare import AuditRun, compare_records
 from escrowmq.pipeline.audit.findings import Breach, ComparedEvidence, FindingName

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from escrowmq.client.ledger.checks import LedgerOutcome
 from escrowmq.client.ledger.janitor import Confirmed
 from escrowmq.client.ledger.table import SqlLedger
+from escrowmq.model.ledger_outcome import LedgerOutcome
 from escrowmq.model.message import SentMessage
 from escrowmq.pipeline.audit.compare import AuditRun
 from escrowmq.pipeline.audit.compare_business import compare_business

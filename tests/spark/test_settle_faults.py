@@ -24,7 +24,7 @@ from tests.spark.settle_shop import GROUP, LATE_S, hold, ledgers, states, visibl
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from escrowmq.pipeline.settle.ledgers import Ledgers
+    from escrowmq.look_up.ledgers import Ledgers
     from escrowmq.pipeline.settle.round_summary import RoundSummary
 
 PREPARED, COMMITTED, ROLLED_BACK = range(3)

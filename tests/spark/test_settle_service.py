@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from escrowmq.look_up.ledger_config import LedgerConfig
 from escrowmq.model.clock import SystemClock
 from escrowmq.pipeline.archive.rounds import append_rounds
 from escrowmq.pipeline.config import PipelineConfig, Places
 from escrowmq.pipeline.lake.delta import Lake
 from escrowmq.pipeline.lake.tables import SETTLE_ROUNDS
-from escrowmq.pipeline.ledger_config import LedgerConfig
 from escrowmq.pipeline.service.jobs import SETTLE, SparkJobs
 from escrowmq.pipeline.service.service import PipelineService
 from escrowmq.testing import InProcessBroker

@@ -13,9 +13,9 @@ import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import functions as F  # noqa: N812
 
+from escrowmq.look_up.ledgers import Ledgers
 from escrowmq.pipeline.audit.compare import AuditRequest
 from escrowmq.pipeline.audit.job import run_audit
-from escrowmq.pipeline.settle.ledgers import Ledgers
 from escrowmq.pipeline.settle.settling import settle_round
 from escrowmq.testing import InProcessBroker
 from tests.spark.faulty_sink import FORMAT, FaultySink

@@ -23,10 +23,10 @@ import escrowmq
 from escrowmq import lake, spark, testing
 from escrowmq.broker.pages.metric_table import METRICS
 from escrowmq.cli.config import SECTIONS
+from escrowmq.look_up.ledger_config import LedgerConfig
 from escrowmq.pipeline.archive.archiving import ArchiveSummary
 from escrowmq.pipeline.lake.tables import SETTLE_ROUNDS, TABLES
 from escrowmq.pipeline.lake.upkeep import UpkeepSummary
-from escrowmq.pipeline.ledger_config import LedgerConfig
 from escrowmq.pipeline.service.jobs import facts_of
 from escrowmq.pipeline.service.lanes import WorkDone
 from escrowmq.pipeline.service.telemetry import BrokerFacts, Telemetry

@@ -20,8 +20,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "store": {"model", "transaction", "protocol"},
     "broker": {"model", "transaction", "protocol", "store"},
     "client": {"model", "protocol"},
+    # Looks ledgers up, for the pipeline and in a child process of the broker.
+    "look_up": {"client", "protocol", "model"},
     # Its tasks decode log records by the store's layout, which saves the broker that work.
-    "pipeline": {"client", "store", "transaction", "protocol", "model"},
+    "pipeline": {"client", "look_up", "store", "transaction", "protocol", "model"},
     # Short names for parts of the pipeline that users import.
     "spark": {"pipeline"},
     "lake": {"pipeline"},
@@ -40,6 +42,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "store",
         "broker",
         "client",
+        "look_up",
         "pipeline",
         "console",
         "supervise",
@@ -53,7 +56,6 @@ PIPELINE_MAY_IMPORT: dict[str, set[str]] = {
     "__init__": set(),
     "priority": set(),
     "config": {"priority"},
-    "ledger_config": set(),
     "options": set(),
     "spark_api": set(),
     "spark": {"config", "data_source"},
@@ -63,11 +65,11 @@ PIPELINE_MAY_IMPORT: dict[str, set[str]] = {
     "data_source": {"options", "source", "views", "sink"},
     "lake": set(),
     "archive": {"data_source", "lake", "source", "spark_api", "views"},
-    "settle": {"ledger_config", "sink", "views"},
+    "settle": {"sink", "views"},
     # HTML reports: style sheet, page frame, charts.
     "pages": set(),
     "audit": {"lake", "pages", "source", "views"},
-    "service": {"archive", "config", "lake", "ledger_config", "priority", "settle", "spark"},
+    "service": {"archive", "config", "lake", "priority", "settle", "spark"},
 }
 
 #: The rooms of the other packages. Imports for type checkers only may also point upward.
@@ -77,6 +79,7 @@ PROTOCOL_MAY_IMPORT: dict[str, set[str]] = {
     "remoting": {"message"},
     # Native requests travel in remoting frames.
     "native": {"message", "remoting"},
+    "look_up": {"message", "native"},
 }
 TRANSACTION_MAY_IMPORT: dict[str, set[str]] = {
     "__init__": set(),
@@ -88,6 +91,7 @@ TRANSACTION_MAY_IMPORT: dict[str, set[str]] = {
     "rules": {"policy", "states"},
     "table": {"records", "states"},
     "commands": {"expiry_commands", "pause_command", "records", "states", "table"},
+    "ledger_verdicts": {"commands", "rules"},
     "memory": {"records"},
     "decisions": {
         "commands",
@@ -188,14 +192,13 @@ CLIENT_MAY_IMPORT: dict[str, set[str]] = {
 CLI_MAY_IMPORT: dict[str, set[str]] = {
     "__init__": set(),
     "convert": set(),
-    "log_lines": set(),
     "options": set(),
     "preview": set(),
     # RocketMQ's names of settings; the config loader uses them for hints.
     "rocketmq": set(),
     "shapes": set(),
     "asking": {"options"},
-    "config": {"convert", "log_lines", "rocketmq"},
+    "config": {"convert", "rocketmq"},
     "main": {"preview", "shapes"},
     "output": {"options", "preview", "shapes"},
     "config_import": {"config", "preview", "rocketmq", "shapes"},
@@ -204,7 +207,7 @@ CLI_MAY_IMPORT: dict[str, set[str]] = {
     "data": {"asking", "config", "options", "output", "shapes"},
     "lake": {"asking", "config", "options", "output", "preview", "shapes"},
     "doctor": {"admin", "asking", "config", "options", "output", "preview", "shapes"},
-    "run": {"config", "data", "log_lines", "options", "output", "shapes"},
+    "run": {"config", "data", "options", "output", "shapes"},
     "txn": {"admin", "asking", "config", "lake", "options", "output", "preview", "shapes"},
 }
 ROOMS = {

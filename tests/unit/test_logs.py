@@ -16,7 +16,7 @@ LEVELS = {"debug", "info", "warning", "error", "exception", "critical", "log"}
 
 #: Modules that use ``logging`` directly, each with the reason.
 PLAIN_LOGGING = {
-    "src/escrowmq/cli/log_lines.py": "sets up the log of a command",
+    "src/escrowmq/model/log_lines.py": "sets up the log of a command",
     "src/escrowmq/cli/main.py": "keeps commands quiet unless they set a log up",
     "src/escrowmq/model/event_log.py": "is the one mechanism",
     "src/escrowmq/pipeline/lake/query.py": "silences another library",

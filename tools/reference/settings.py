@@ -8,7 +8,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Literal, get_args, get_origin, get_type_hints
 
 from escrowmq.cli.config import ENV_PREFIX, SECTIONS
-from escrowmq.pipeline.ledger_config import LedgerConfig
+from escrowmq.look_up.ledger_config import LedgerConfig
 from tools.reference.comments import describe
 
 if TYPE_CHECKING:

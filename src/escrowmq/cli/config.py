@@ -19,12 +19,12 @@ from escrowmq.broker.periodic.backup_schedule import BackupConfig
 from escrowmq.broker.watch import alert_config
 from escrowmq.broker.watch.alert_config import AlertsConfig
 from escrowmq.cli.convert import from_text, from_toml
-from escrowmq.cli.log_lines import LogConfig
 from escrowmq.cli.rocketmq.hints import hint_for, is_broker_file
+from escrowmq.look_up.ledger_config import LedgerConfig, expand, masked
 from escrowmq.model.errors import RequestRefused
 from escrowmq.model.limits_config import LimitsConfig
+from escrowmq.model.log_lines import LogConfig
 from escrowmq.pipeline.config import PipelineConfig
-from escrowmq.pipeline.ledger_config import LedgerConfig, expand, masked
 from escrowmq.store.config import StoreConfig
 from escrowmq.transaction.policy import CheckPolicy
 

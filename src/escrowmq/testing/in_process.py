@@ -23,14 +23,14 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 import msgspec
 
 from escrowmq.broker.config import BrokerConfig, TopicsConfig, WriterConfig
-from escrowmq.client.ledger.checks import LedgerOutcome, Question
-from escrowmq.client.ledger.marks import MAYBE_SWEPT
+from escrowmq.client.ledger.checks import Question
 from escrowmq.client.messages.body_reading import reader_of
 from escrowmq.client.messages.codecs import JSON, Codec
 from escrowmq.client.network.background import BackgroundLoop
 from escrowmq.client.network.native_calls import NativeCalls
 from escrowmq.model.catalog import Topic
 from escrowmq.model.errors import RequestRefused, Unavailable
+from escrowmq.model.ledger_outcome import MAYBE_SWEPT, LedgerOutcome
 from escrowmq.model.resolution import Resolution
 from escrowmq.model.topic_names import DLQ_PREFIX
 from escrowmq.store.config import StoreConfig

@@ -27,9 +27,9 @@ from escrowmq.cli.admin.status import LEDGERS_SHOWN, ledger_lines
 from escrowmq.cli.main import main
 from escrowmq.client.ledger.table import SqlLedger
 from escrowmq.client.network.native_calls import NativeCalls
+from escrowmq.look_up.ledger_config import LedgerConfig
+from escrowmq.look_up.ledgers import Ledgers
 from escrowmq.model.errors import RequestRefused
-from escrowmq.pipeline.ledger_config import LedgerConfig
-from escrowmq.pipeline.settle.ledgers import Ledgers
 from escrowmq.pipeline.settle.reporting import LedgerReporter
 from escrowmq.pipeline.settle.round_progress import RoundProgress
 from escrowmq.protocol.native.headers import AwaitDueHeader, HoldManyHeader

@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 
 from escrowmq.cli.config import load
-from escrowmq.cli.log_lines import (
+from escrowmq.cli.main import main
+from escrowmq.cli.options import settings_of
+from escrowmq.model.event_log import event_log
+from escrowmq.model.log_lines import (
     BROKER_LEVEL,
     PIPELINE_LEVEL,
     JsonFormatter,
     LineFormatter,
     LogConfig,
 )
-from escrowmq.cli.main import main
-from escrowmq.cli.options import settings_of
-from escrowmq.model.event_log import event_log
 
 
 def test_a_line_has_the_time_the_event_and_its_facts_once(
@@ -97,7 +97,7 @@ def test_an_unknown_level_is_refused_by_name(
 def test_the_level_says_which_events_are_logged(auto: str, level: Any, logged: list[str]) -> None:  # noqa: ANN401 - one of the setting's values
     # This needs its own process, because it sets up logging for the whole process.
     program = f"""
-from escrowmq.cli.log_lines import LogConfig, log_to_stderr
+from escrowmq.model.log_lines import LogConfig, log_to_stderr
 from escrowmq.model.event_log import event_log
 log_to_stderr({auto!r}, LogConfig(level={level!r}))
 for level in ("debug", "info", "warning", "error"):

@@ -11,8 +11,8 @@ from escrowmq.client.database.databases import cutting, opener_of, reading
 from escrowmq.client.database.ledger_sql import NUMBER_VALUE
 from escrowmq.client.ledger.janitor import FENCE_KEPT_MS
 from escrowmq.client.ledger.marks import read_version
+from escrowmq.look_up.ledger_config import masked
 from escrowmq.model.errors import EscrowError, RequestRefused
-from escrowmq.pipeline.ledger_config import masked
 
 if TYPE_CHECKING:
     from escrowmq.client.database.connections import DatabaseConnection

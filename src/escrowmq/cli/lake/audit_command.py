@@ -16,9 +16,9 @@ import typer
 from escrowmq.cli import options
 from escrowmq.cli.asking import instant_ms
 from escrowmq.cli.config import load
+from escrowmq.look_up.ledger_config import LedgerConfig, expand
 from escrowmq.model.errors import RequestRefused
 from escrowmq.pipeline.config import PipelineConfig, addresses_of, user_cache
-from escrowmq.pipeline.ledger_config import LedgerConfig, expand
 from escrowmq.pipeline.spark.version import require_pipeline_spark
 
 if TYPE_CHECKING:

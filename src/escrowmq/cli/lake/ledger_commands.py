@@ -130,7 +130,7 @@ def _looked_at(link: DatabaseConnection) -> LedgerShape:
 def _url(database: str, file: Path | None, flags: list[str] | None) -> str:
     """Return the database URL: the given one, or that of a ledger in the config."""
     from escrowmq.cli.config import load
-    from escrowmq.pipeline.ledger_config import expand
+    from escrowmq.look_up.ledger_config import expand
 
     if "://" in database:
         return expand(database, os.environ)

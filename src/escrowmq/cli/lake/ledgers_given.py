@@ -11,7 +11,7 @@ from escrowmq.model.errors import EscrowError, RequestRefused
 
 if TYPE_CHECKING:
     from escrowmq.client.ledger.table import SqlLedger
-    from escrowmq.pipeline.ledger_config import LedgerConfig
+    from escrowmq.look_up.ledger_config import LedgerConfig
     from escrowmq.protocol.native.headers import LifeLineAnswer
 
 TWICE = "ledger_twice"

@@ -9,11 +9,11 @@ from typing import Annotated
 import typer
 
 from escrowmq.cli.data.data_directory import refuse_foreign_directory
-from escrowmq.cli.log_lines import PIPELINE_LEVEL, LogConfig, log_to_stderr
 from escrowmq.cli.options import LineOutput, MasterOption, grouped, settings_of
 from escrowmq.cli.output import print_json_line
 from escrowmq.cli.run.process_events import process_event
 from escrowmq.cli.run.process_options import ProcessOptions
+from escrowmq.model.log_lines import PIPELINE_LEVEL, LogConfig, log_to_stderr
 from escrowmq.pipeline.config import PipelineConfig, places_of
 from escrowmq.pipeline.spark.version import require_pipeline_spark
 

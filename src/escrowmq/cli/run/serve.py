@@ -5,10 +5,10 @@ from __future__ import annotations
 import typer
 
 from escrowmq.cli.data.data_directory import refuse_foreign_directory
-from escrowmq.cli.log_lines import BROKER_LEVEL, LogConfig, log_to_stderr
 from escrowmq.cli.options import grouped
 from escrowmq.cli.output import note
 from escrowmq.cli.run.process_options import BrokerOptions
+from escrowmq.model.log_lines import BROKER_LEVEL, LogConfig, log_to_stderr
 
 EXIT_FAILED = 1
 

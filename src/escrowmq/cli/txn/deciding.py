@@ -18,8 +18,8 @@ from escrowmq.cli.txn.shapes import DecidedShape
 
 if TYPE_CHECKING:
     from escrowmq.client.ledger.table import SqlLedger
+    from escrowmq.look_up.ledger_config import LedgerConfig
     from escrowmq.model.resolution import Resolution
-    from escrowmq.pipeline.ledger_config import LedgerConfig
     from escrowmq.protocol.native.headers import LifeLineAnswer
 
 

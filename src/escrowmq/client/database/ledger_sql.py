@@ -13,9 +13,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from escrowmq.model.errors import RequestRefused
+from escrowmq.model.ledger_outcome import LedgerOutcome
 
-COMMITTED = "committed"
-ROLLED_BACK = "rolled_back"
+COMMITTED = LedgerOutcome.COMMITTED.value
+ROLLED_BACK = LedgerOutcome.ROLLED_BACK.value
 
 #: Maximum length of a transaction id, group, topic or message id in the database.
 NAME_CHARACTERS_MAX = 255

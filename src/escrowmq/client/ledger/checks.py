@@ -11,11 +11,9 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from enum import StrEnum
 from itertools import islice
 from typing import NamedTuple, NotRequired, TypedDict, Unpack
 
-from escrowmq.client.database import ledger_sql
 from escrowmq.client.database.connections import DatabaseConnection, ResultRow
 from escrowmq.client.database.databases import Opener, cutting, reading, writing
 from escrowmq.client.database.errors import Failure, failure_of
@@ -23,6 +21,7 @@ from escrowmq.client.database.ledger_sql import SQLITE, are_names, is_name
 from escrowmq.client.ledger.marks import SWEPT_MEANWHILE, FenceLimits, read_marks
 from escrowmq.model.errors import EscrowError
 from escrowmq.model.event_log import event_log
+from escrowmq.model.ledger_outcome import LedgerOutcome
 from escrowmq.model.lineage import Sight
 
 #: Maximum number of transactions in one statement, and in one database transaction of ours.
@@ -36,14 +35,6 @@ LOCK_WAITS_MAX = 32
 SECONDS_MAX = 20.0
 
 log = event_log(__name__)
-
-
-class LedgerOutcome(StrEnum):
-    """Outcome of a transaction in the user's database. Its rows hold the first two values."""
-
-    COMMITTED = ledger_sql.COMMITTED
-    ROLLED_BACK = ledger_sql.ROLLED_BACK
-    UNKNOWN = "unknown"
 
 
 class LedgerAnswer(NamedTuple):
@@ -83,8 +74,8 @@ ILLEGAL = LedgerAnswer(LedgerOutcome.UNKNOWN, "illegal_id")
 ODD_ROW = LedgerAnswer(LedgerOutcome.UNKNOWN, "odd_row")
 OTHER_GROUP = LedgerAnswer(LedgerOutcome.UNKNOWN, "other_group")
 _BY_ROW = {
-    ledger_sql.COMMITTED: LedgerAnswer(LedgerOutcome.COMMITTED),
-    ledger_sql.ROLLED_BACK: LedgerAnswer(LedgerOutcome.ROLLED_BACK),
+    LedgerOutcome.COMMITTED.value: LedgerAnswer(LedgerOutcome.COMMITTED),
+    LedgerOutcome.ROLLED_BACK.value: LedgerAnswer(LedgerOutcome.ROLLED_BACK),
 }
 
 
@@ -158,10 +149,17 @@ class Inquiry:
     """
 
     def __init__(
-        self, opener: Opener, ledger_uuid: str, *, seconds_max: float = SECONDS_MAX
+        self,
+        opener: Opener,
+        ledger_uuid: str,
+        *,
+        seconds_max: float = SECONDS_MAX,
+        without_secrets: Callable[[str], str] = str,
     ) -> None:
         self._opener = opener
         self._ledger_uuid = ledger_uuid
+        #: Removes the secrets of the database URL from a driver's error text.
+        self._without_secrets = without_secrets
         self._until = time.monotonic() + seconds_max
         self._lock_waits = 0
         #: Why the inquiry stopped, as an answer, and the text of the error.
@@ -219,8 +217,8 @@ class Inquiry:
 
     def _failure(self, error: Exception) -> LedgerAnswer:
         answer = LATE if time.monotonic() >= self._until else _answer_of(error)
-        self.cause = str(error)
-        log.warning("ledger_check_failed", extra={"reason": answer.reason, "cause": str(error)})
+        self.cause = self._without_secrets(str(error))
+        log.warning("ledger_check_failed", extra={"reason": answer.reason, "cause": self.cause})
         return answer
 
     def _is_late(self) -> bool:

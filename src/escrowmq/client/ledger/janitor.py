@@ -16,9 +16,9 @@ from escrowmq.client.database import ledger_sql
 from escrowmq.client.database.connections import DatabaseConnection, ResultRow
 from escrowmq.client.database.databases import Opener, reading, writing
 from escrowmq.client.database.ledger_sql import is_name
-from escrowmq.client.ledger.checks import LedgerOutcome
 from escrowmq.client.ledger.marks import write_marks
 from escrowmq.model.errors import RequestRefused
+from escrowmq.model.ledger_outcome import LedgerOutcome
 from escrowmq.model.lineage import Sight
 
 FENCE_KEPT_MS = 7 * 24 * 3_600_000

@@ -15,10 +15,9 @@ from typing import NamedTuple
 from escrowmq.client.database import ledger_sql
 from escrowmq.client.database.connections import DatabaseConnection
 from escrowmq.model.errors import RequestRefused
+from escrowmq.model.ledger_outcome import MAYBE_SWEPT
 from escrowmq.model.lineage import Lineage, Sight, decode_lineage
 
-MAYBE_SWEPT = "maybe_swept"
-"""The row may have been swept in another history, so its absence proves nothing."""
 SWEPT_MEANWHILE = "swept_meanwhile"
 """A sweep ran after the broker's history was read: read it again."""
 NO_LINEAGE = "no_lineage"

@@ -26,11 +26,12 @@ from escrowmq.client.database.transactions import (
     transaction_on,
 )
 from escrowmq.client.ledger import checks, janitor
-from escrowmq.client.ledger.checks import Answers, Asking, LedgerAnswer, LedgerOutcome, Question
+from escrowmq.client.ledger.checks import Answers, Asking, LedgerAnswer, Question
 from escrowmq.client.ledger.janitor import Confirm, Confirmed
 from escrowmq.client.ledger.marks import read_ledger, read_version, stated_version
 from escrowmq.client.ledger.producer_block import RowFacts, unreadable
 from escrowmq.model.errors import EscrowError, RequestRefused
+from escrowmq.model.ledger_outcome import LedgerOutcome
 
 __all__ = [
     "AsyncDatabaseTransaction",

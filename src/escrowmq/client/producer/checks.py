@@ -16,12 +16,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from escrowmq.client.ledger import checks as ledger_checks
-from escrowmq.client.ledger.checks import LedgerOutcome, Question
+from escrowmq.client.ledger.checks import Question
 from escrowmq.client.messages.handling import is_for_this_task
 from escrowmq.client.messages.messages import Received
 from escrowmq.client.producer.check_answers import IDS_LOGGED_MAX, Unknown, remark_of
 from escrowmq.client.producer.listener import resolution_of
 from escrowmq.model.event_log import event_log
+from escrowmq.model.ledger_outcome import LedgerOutcome
 from escrowmq.model.resolution import Resolution
 from escrowmq.protocol.message.properties import ALLOWED_MS, LEDGER, TRANSACTION_CHECK_TIMES
 

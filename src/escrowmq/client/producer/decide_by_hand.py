@@ -10,14 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from escrowmq.client.ledger.checks import (
-    ABSENT,
-    LedgerAnswer,
-    LedgerOutcome,
-    Question,
-    deadline_at_ms,
-)
+from escrowmq.client.ledger.checks import ABSENT, LedgerAnswer, Question, deadline_at_ms
 from escrowmq.model.errors import RequestRefused
+from escrowmq.model.ledger_outcome import LedgerOutcome
 from escrowmq.model.resolution import Resolution
 from escrowmq.protocol.message.limits import SHOWN_CHARS_MAX
 from escrowmq.protocol.native.headers import (

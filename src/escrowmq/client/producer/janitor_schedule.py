@@ -11,10 +11,10 @@ import random
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from escrowmq.client.ledger.checks import LedgerOutcome
 from escrowmq.client.ledger.janitor import Confirmed
 from escrowmq.model.errors import RequestRefused, Unavailable
 from escrowmq.model.event_log import event_log
+from escrowmq.model.ledger_outcome import LedgerOutcome
 from escrowmq.model.lineage import Sight
 from escrowmq.protocol.native.frames import read_answer
 from escrowmq.protocol.native.headers import (

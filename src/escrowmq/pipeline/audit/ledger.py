@@ -20,8 +20,8 @@ from escrowmq.client.database.block import MAX_DURATION_MS
 from escrowmq.client.database.connections import DatabaseConnection
 from escrowmq.client.database.databases import opener_of
 from escrowmq.client.ledger import janitor
-from escrowmq.client.ledger.checks import LedgerOutcome
 from escrowmq.model.errors import EscrowError, Unavailable
+from escrowmq.model.ledger_outcome import LedgerOutcome
 from escrowmq.pipeline.audit.arrays import COMMITTED, ROLLED_BACK, UNDECIDED
 from escrowmq.pipeline.audit.cases import as_findings, when
 from escrowmq.pipeline.audit.findings import FindingName

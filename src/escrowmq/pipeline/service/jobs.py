@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from escrowmq.client.network.native_calls import NativeCalls
+from escrowmq.look_up.ledger_config import LedgerConfig
 from escrowmq.pipeline.config import PipelineConfig, Places
-from escrowmq.pipeline.ledger_config import LedgerConfig
 from escrowmq.pipeline.service.telemetry import Facts
 from escrowmq.protocol.native.requests import NativeCode
 
@@ -71,9 +71,9 @@ class SparkJobs:
         places: Places,
         ledgers: Mapping[str, LedgerConfig],
     ) -> None:
+        from escrowmq.look_up.ledgers import Ledgers
         from escrowmq.pipeline.archive.archiving import Archive
         from escrowmq.pipeline.lake.delta import Lake
-        from escrowmq.pipeline.settle.ledgers import Ledgers
         from escrowmq.pipeline.settle.settling import Settling
 
         self._spark = spark

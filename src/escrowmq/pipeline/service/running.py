@@ -13,10 +13,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from escrowmq.look_up.ledger_config import LedgerConfig
 from escrowmq.model.clock import SystemClock
 from escrowmq.model.event_log import event_log
 from escrowmq.pipeline.config import OFF, PipelineConfig, Places, is_local
-from escrowmq.pipeline.ledger_config import LedgerConfig
 from escrowmq.pipeline.priority import step_back
 from escrowmq.pipeline.service.heartbeats import heartbeats
 from escrowmq.pipeline.service.jobs import SparkJobs, java_of

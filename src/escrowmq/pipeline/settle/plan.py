@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from escrowmq.look_up.ledgers import KnownLedgers
 from escrowmq.pipeline.settle import stages
 from escrowmq.pipeline.settle.brokers import AnsweringBroker, sights_of
-from escrowmq.pipeline.settle.ledgers import KnownLedgers
 from escrowmq.pipeline.settle.rows import READ_COLUMNS, ReportKind
 from escrowmq.pipeline.settle.tasks import SettleTask, TellTask
 from escrowmq.transaction.commands import VerdictKind

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from escrowmq.client.network.native_calls import NativeCalls
+from escrowmq.look_up.ledger_book import LedgerBook
 from escrowmq.model.errors import EscrowError
 from escrowmq.model.event_log import event_log
-from escrowmq.pipeline.settle.ledger_book import LedgerBook
 from escrowmq.pipeline.settle.round_progress import RoundProgress
 from escrowmq.protocol.native.ledgers import LedgerReportRow, ReportLedgersHeader
 from escrowmq.protocol.native.requests import NativeCode

@@ -52,9 +52,9 @@ if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
     from pyspark.sql import SparkSession
 
+    from escrowmq.look_up.ledger_book import LedgerBook
+    from escrowmq.look_up.ledgers import KnownLedgers, Ledgers
     from escrowmq.model.lineage import Sight
-    from escrowmq.pipeline.settle.ledger_book import LedgerBook
-    from escrowmq.pipeline.settle.ledgers import KnownLedgers, Ledgers
 
 log = event_log(__name__)
 

@@ -15,8 +15,8 @@ from uuid import uuid4
 import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 
+from escrowmq.look_up.ledgers import KnownLedgers
 from escrowmq.model.lineage import Sight
-from escrowmq.pipeline.settle.ledgers import KnownLedgers
 from escrowmq.pipeline.settle.look_ups import LookUps
 from escrowmq.pipeline.settle.rows import (
     ASKS_DUE,

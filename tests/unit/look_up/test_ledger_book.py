@@ -10,10 +10,10 @@ import pytest
 
 from escrowmq.client.ledger.table import SqlLedger
 from escrowmq.client.network.native_calls import NativeCalls
-from escrowmq.pipeline.ledger_config import LedgerConfig, scrubbed
-from escrowmq.pipeline.settle import ledger_book
-from escrowmq.pipeline.settle.ledger_book import LedgerBook
-from escrowmq.pipeline.settle.ledgers import Ledgers
+from escrowmq.look_up import ledger_book
+from escrowmq.look_up.ledger_book import LedgerBook
+from escrowmq.look_up.ledger_config import LedgerConfig, scrubbed
+from escrowmq.look_up.ledgers import Ledgers
 from escrowmq.pipeline.settle.reporting import LedgerReporter
 from escrowmq.pipeline.settle.round_progress import RoundProgress
 from escrowmq.pipeline.settle.settling import Settling

@@ -1,4 +1,4 @@
-"""Finds which ledger is in which database, at the start of every round, on the driver.
+"""Finds which ledger is in which database, at the start of every settle round.
 
 A half message names its ledger by a UUID, and the operator configures databases. Only a database
 itself can say which ledger it holds. A database that does not answer is left out of the round
@@ -20,10 +20,10 @@ from dataclasses import dataclass, field, replace
 from escrowmq.client.database.databases import cutting, opener_of, reading
 from escrowmq.client.database.errors import failure_of
 from escrowmq.client.ledger.marks import read_ledger, read_version
+from escrowmq.look_up.ledger_book import LedgerBook
+from escrowmq.look_up.ledger_config import LedgerConfig, masked, scrubbed
 from escrowmq.model.errors import EscrowError, RequestRefused
 from escrowmq.model.event_log import event_log
-from escrowmq.pipeline.ledger_config import LedgerConfig, masked, scrubbed
-from escrowmq.pipeline.settle.ledger_book import LedgerBook
 
 log = event_log(__name__)
 
@@ -44,7 +44,7 @@ UNNAMED = "ledger_unnamed"
 class KnownLedgers:
     """What a round knows about ledgers.
 
-    It goes to the tasks; its URLs must not appear anywhere else.
+    The pipeline sends it to its tasks; its URLs must not appear anywhere else.
     """
 
     #: URLs of the databases that can be asked, by ledger UUID.
@@ -65,7 +65,7 @@ class KnownLedgers:
 
 
 @dataclass(frozen=True)
-class _Found:
+class ProbeResult:
     """A database's answer: its ledger, or why it cannot be asked."""
 
     uuid: str = ""
@@ -74,12 +74,14 @@ class _Found:
 
 
 class Ledgers:
-    """The configured databases. Belongs to the driver; only one thread may ask at a time."""
+    """The configured databases. Only one thread may ask at a time."""
 
     def __init__(self, configured: Mapping[str, LedgerConfig]) -> None:
         self._asked = {name: _Database(name, config.url) for name, config in configured.items()}
-        #: The answers of all databases, for the report to the brokers.
+        #: The answers of all databases, for reports.
         self.book = LedgerBook()
+        #: The last answer of each database, by configured name.
+        self.results: Mapping[str, ProbeResult] = {}
 
     def known(self) -> KnownLedgers:
         """Ask all databases. One that does not answer within the wait is silent in this round."""
@@ -105,6 +107,7 @@ class Ledgers:
                 urls[one.uuid] = self._asked[name].url
         for name, one in found.items():
             self.book.note_probe(name, one.uuid, one.fault, one.cause)
+        self.results = found
         return KnownLedgers(urls=urls, silent=silent, unnamed=unnamed)
 
 
@@ -114,8 +117,8 @@ class _Database:
     def __init__(self, name: str, url: str) -> None:
         self.url = url
         self._name = name
-        self._last = _Found()
-        self._told = _Found()
+        self._last = ProbeResult()
+        self._told = ProbeResult()
         self._thread: threading.Thread | None = None
 
     def ask(self) -> None:
@@ -126,13 +129,13 @@ class _Database:
             )
             self._thread.start()
 
-    def found(self, until_s: float) -> _Found:
+    def found(self, until_s: float) -> ProbeResult:
         """The answer, or the last known UUID if the database is slow."""
         assert self._thread is not None
         self._thread.join(max(until_s - time.monotonic(), 0))
         last = self._last
         if self._thread.is_alive():
-            last = _Found(last.uuid, SLOW, "no answer yet")
+            last = ProbeResult(last.uuid, SLOW, "no answer yet")
         self._tell(last)
         return last
 
@@ -142,9 +145,9 @@ class _Database:
         except Exception as error:  # noqa: BLE001 -- after any failure it cannot be asked
             fault = error.code if isinstance(error, EscrowError) else failure_of(error).value
             # The UUID is remembered. Look-ups check it themselves each time.
-            self._last = _Found(self._last.uuid, fault, scrubbed(str(error), self.url))
+            self._last = ProbeResult(self._last.uuid, fault, scrubbed(str(error), self.url))
 
-    def _read(self) -> _Found:
+    def _read(self) -> ProbeResult:
         with (
             opener_of(self.url)() as connection,
             cutting(connection, time.monotonic() + ANSWER_S),
@@ -155,12 +158,12 @@ class _Database:
                 read_version(connection)
             except RequestRefused as refused:
                 # The UUID is known, so its transactions wait for `escrowmq ledger migrate`.
-                return _Found(uuid, refused.code, str(refused))
+                return ProbeResult(uuid, refused.code, str(refused))
         if is_standby:
-            return _Found(uuid, STANDBY, "this database is a standby; name the primary")
-        return _Found(uuid)
+            return ProbeResult(uuid, STANDBY, "this database is a standby; name the primary")
+        return ProbeResult(uuid)
 
-    def _tell(self, found: _Found) -> None:
+    def _tell(self, found: ProbeResult) -> None:
         """Log the answer if it changed."""
         if found == self._told:
             return

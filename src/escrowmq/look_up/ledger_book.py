@@ -1,7 +1,7 @@
-"""What the pipeline knows about its ledgers: last success, last error, whether reachable now.
+"""What is known about each configured ledger: last success, last error, whether reachable now.
 
-The driver's probe and the tasks' look-ups both write here. Brokers get a report of it after each
-round.
+Probes and look-ups both write here. The pipeline reports it to its brokers after each round, and
+the look-up process reports it to its broker with each probe.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from escrowmq.protocol.message.limits import NAME_CHARS_MAX, SHOWN_CHARS_MAX
 from escrowmq.protocol.native.ledgers import REPORTED_MAX, LedgerReportRow
 
 LOOK_UP_COUNTS_S = 120.0
-"""How long a failed look-up outweighs the driver's probes: tasks may run on other machines."""
+"""How long a failed look-up outweighs probes: a pipeline's tasks may run on other machines."""
 
 
 @dataclass(slots=True)
@@ -55,7 +55,7 @@ class LedgerBook:
         self._entries: dict[str, _Entry] = {}
 
     def note_probe(self, name: str, uuid: str, error: str, text: str) -> None:
-        """Record the driver's probe. An empty error means that it reached the ledger."""
+        """Record a probe. An empty error means that it reached the ledger."""
         with self._lock:
             entry = self._entries.setdefault(name, _Entry())
             if uuid != entry.uuid and entry.uuid:
@@ -65,7 +65,7 @@ class LedgerBook:
             entry.note(error, text)
 
     def note_look_up(self, uuid: str, error: str, text: str) -> None:
-        """Record the look-ups of one round. An empty error means that all were answered."""
+        """Record look-ups in one ledger. An empty error means that all were answered."""
         with self._lock:
             for entry in self._entries.values():
                 if entry.uuid == uuid:

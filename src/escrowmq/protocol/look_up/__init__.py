@@ -1,0 +1,1 @@
+"""Messages between a broker and its look-up process, over pipes."""
