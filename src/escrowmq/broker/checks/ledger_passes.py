@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
-
-import numpy as np
 
 from escrowmq.broker.checks.due_plan import REASONS
 from escrowmq.broker.checks.obeying import OUTCOMES, VerdictExecutor, verdicts_on
 from escrowmq.broker.state.ledger_reports import LedgerReports
 from escrowmq.broker.write.broker_clock import BrokerClock
 from escrowmq.broker.write.writer import Writer
-from escrowmq.model.errors import EscrowError, Unavailable
+from escrowmq.model.errors import EscrowError
 from escrowmq.model.event_log import event_log
 from escrowmq.model.ledger_outcome import LedgerOutcome
 from escrowmq.model.lineage import Sight
@@ -35,6 +33,8 @@ from escrowmq.transaction.rules import Due
 
 log = event_log(__name__)
 
+PROBE_S = 5.0
+"""Pause between two probes of the databases."""
 PROBED_FOR_MS = 60_000
 """How long the answers of the databases are shown and used after a probe."""
 IDS_AT_ONCE = 1_000
@@ -88,6 +88,7 @@ class LedgerPasses:
     #: Transactions since the start, by outcome of their verdict or by the reason for none.
     did: Counter[str] = field(default_factory=Counter, init=False)
     _known: Known | None = field(default=None, init=False)
+    _probes_at: float = field(default=0.0, init=False)
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop, init=False)
     _passes: dict[str, asyncio.Task[None]] = field(default_factory=dict, init=False)
     _rests_until: dict[str, float] = field(default_factory=dict, init=False)
@@ -104,6 +105,12 @@ class LedgerPasses:
     def has_unnamed(self) -> bool:
         """Whether a configured database has not said yet which ledger it has."""
         return self._known is None or bool(self._known.unnamed)
+
+    async def tick(self) -> None:
+        """Probe the databases every few seconds, and every second until they were probed once."""
+        if self._known is None or self._loop.time() >= self._probes_at:
+            self._probes_at = self._loop.time() + PROBE_S
+            await self.probe()
 
     async def probe(self) -> None:
         """Ask the databases which ledgers they have, and show the answers."""
@@ -181,7 +188,9 @@ class LedgerPasses:
     ) -> list[tuple[LedgerOutcome, str]]:
         fault = "" if self._known is None else self._known.faults.get(ledger, "")
         known = [at for at, one in enumerate(ids) if one is not None]
-        found: list[tuple[LedgerOutcome, str]] = [(LedgerOutcome.UNKNOWN, fault or LOST_ID)] * len(ids)
+        found: list[tuple[LedgerOutcome, str]] = [(LedgerOutcome.UNKNOWN, fault or LOST_ID)] * len(
+            ids
+        )
         if fault or not known:
             return found
         heads = due.heads[known]

@@ -102,7 +102,6 @@ class VerdictExecutor:
 
         _Execution(self, verdicts, done).start()
 
-
     async def obeyed(self, verdicts: VerdictColumns) -> Numbers:
         """Carry out each verdict, and return the outcomes once they are durable."""
         told: asyncio.Future[Numbers] = asyncio.get_running_loop().create_future()

@@ -59,6 +59,9 @@ class LedgerWork(Protocol):
     def look_up(self, ledger: str, due: DueInLedger) -> None:
         """Start a pass over these transactions, unless one is under way."""
 
+    async def close(self) -> None:
+        """End all passes."""
+
 
 @dataclass(slots=True)
 class LastRound:
@@ -94,6 +97,11 @@ class SettleRounds:
     _rests_until: float = field(default=0.0, init=False)
     #: How long this round has held the event loop.
     _held_s: float = field(default=0.0, init=False)
+
+    async def close(self) -> None:
+        """End the work in ledgers that a round has started."""
+        if self.ledger_work is not None:
+            await self.ledger_work.close()
 
     async def tick(self) -> None:
         """Run a round, unless the broker rests after the last one or checks nothing."""

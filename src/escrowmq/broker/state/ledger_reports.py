@@ -58,9 +58,7 @@ class LedgerReports:
         if len(self._reports) > PIPELINES_MAX:
             del self._reports[next(iter(self._reports))]
 
-    def put_own(
-        self, rows: Sequence[LedgerReportRow], *, now_ms: int, valid_for_ms: int
-    ) -> None:
+    def put_own(self, rows: Sequence[LedgerReportRow], *, now_ms: int, valid_for_ms: int) -> None:
         """Store what the broker itself found."""
         self._own = _report(BROKER, rows, now_ms, valid_for_ms)
 
@@ -77,7 +75,7 @@ class LedgerReports:
         return list(self._reports.values())
 
     def ledgers(self, now_ms: int) -> list[LedgerRow]:
-        """Return each ledger once, from the newest report, or from the broker if only it gets there.
+        """Return each ledger once, from the newest report, or from the broker if only it can.
 
         A restarted pipeline reports under a new name, while its last report before that is still
         valid. So a configured name stands for one ledger, unless the reports give it two UUIDs.

@@ -166,8 +166,8 @@ _TRANSACTION = (
         ours="transaction.checked_by",
         value=Choice({"true": "auto", "false": "off"}),
         default="true",
-        note="a setting of 3.x, which later versions ignore: RocketMQ 4.3 and later always check, so"
-        " remove it if you come from one of those",
+        note="a setting of 3.x, which later versions ignore: RocketMQ 4.3 and later always"
+        " check, so remove it if you come from one of those",
     ),
 )
 SETTING_NAMES: tuple[SettingName, ...] = (

@@ -143,6 +143,8 @@ def make_server(data: Path, config: Config, *, insecure: bool) -> Server:
         alerts=config.section(AlertsConfig),
         backup=backup,
         backup_command=(sys.executable, "-m", "escrowmq.cli.data.backup_job"),
+        ledgers={name: one.url for name, one in config.ledgers.items()},
+        look_up_command=(sys.executable, "-m", "escrowmq.look_up.child"),
     )
 
 
