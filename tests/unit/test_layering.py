@@ -138,7 +138,7 @@ BROKER_MAY_IMPORT: dict[str, set[str]] = {
     "state": set(),
     "write": {"config", "state"},
     "net": {"state", "write"},
-    "checks": {"net", "write"},
+    "checks": {"net", "state", "write"},
     "native": {"checks", "net", "periodic", "state", "write"},
     # RocketMQ's tools get the status that native requests define.
     "rocketmq": {"native", "net", "state"},
@@ -147,6 +147,7 @@ BROKER_MAY_IMPORT: dict[str, set[str]] = {
     "broker": {"checks", "native", "net", "rocketmq", "state", "write"},
     "server": {
         "broker",
+        "checks",
         "config",
         "native",
         "net",

@@ -10,7 +10,7 @@ from escrowmq.broker.checks.budget import CheckBudget
 from escrowmq.broker.checks.checking import CheckFrames, Checking
 from escrowmq.broker.checks.contradictions import Contradictions
 from escrowmq.broker.checks.leading import Leadership
-from escrowmq.broker.checks.ledger_passes import LedgerPasses, LookUps
+from escrowmq.broker.checks.ledger_passes import LedgerPasses, LookUpPort
 from escrowmq.broker.checks.obeying import VerdictExecutor
 from escrowmq.broker.checks.rounds import SettleRounds
 from escrowmq.broker.native.admin import NativeAdmin, NativeHands
@@ -213,7 +213,7 @@ class Broker:
             NativeAdmin(store, reader, meta, writing, clients, clock, topics, self.groups),
         )
 
-    def look_up_with(self, process: LookUps) -> LedgerPasses:
+    def look_up_with(self, process: LookUpPort) -> LedgerPasses:
         """Let the broker's rounds look up ledgers through this process."""
         passes = LedgerPasses(
             self.store, self.writer, self.clock, self.executor, self.ledger_reports, process

@@ -11,7 +11,7 @@ from escrowmq.broker.server import Server
 from escrowmq.protocol.message.message_views import PARKED_TOPIC
 from escrowmq.protocol.message.stored_message import decode
 from escrowmq.protocol.native.headers import HoldManyHeader, StatusAnswer
-from escrowmq.protocol.native.heartbeats import HeartbeatHeader
+from escrowmq.protocol.native.pipeline_headers import HeartbeatHeader
 from escrowmq.protocol.native.requests import NativeCode
 from escrowmq.protocol.remoting.bodies import encode_body
 from escrowmq.protocol.remoting.client_bodies import Heartbeat, ProducerMembership

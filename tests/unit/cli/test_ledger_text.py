@@ -32,8 +32,9 @@ from escrowmq.look_up.ledgers import Ledgers
 from escrowmq.model.errors import RequestRefused
 from escrowmq.pipeline.settle.reporting import LedgerReporter
 from escrowmq.pipeline.settle.round_progress import RoundProgress
-from escrowmq.protocol.native.headers import AwaitDueHeader, HoldManyHeader
+from escrowmq.protocol.native.headers import HoldManyHeader
 from escrowmq.protocol.native.ledgers import LedgerRow
+from escrowmq.protocol.native.pipeline_headers import AwaitDueHeader
 from escrowmq.protocol.native.requests import NativeCode
 from escrowmq.protocol.native.rows import SentInRow
 from escrowmq.testing import InProcessBroker

@@ -12,7 +12,7 @@ from escrowmq.pipeline.service.pacing import (
     Heard,
     Pace,
 )
-from escrowmq.protocol.native.headers import AwaitDueAnswer
+from escrowmq.protocol.native.pipeline_headers import AwaitDueAnswer
 
 CONFIG = PipelineConfig(
     settle_interval_ms=5_000, archive_interval_ms=10_000, lake_upkeep_interval_ms=100_000

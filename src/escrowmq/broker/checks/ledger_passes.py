@@ -17,6 +17,7 @@ from escrowmq.broker.checks.due_plan import REASONS
 from escrowmq.broker.checks.obeying import OUTCOMES, VerdictExecutor, verdicts_on
 from escrowmq.broker.state.ledger_reports import LedgerReports
 from escrowmq.broker.write.broker_clock import BrokerClock
+from escrowmq.broker.write.questions import ask_between
 from escrowmq.broker.write.writer import Writer
 from escrowmq.model.errors import EscrowError
 from escrowmq.model.event_log import event_log
@@ -48,7 +49,7 @@ LOST_ID = "transaction_id_lost"
 """The log no longer has the transaction's id, or it is no text, so no ledger can be asked."""
 
 
-class LookUps(Protocol):
+class LookUpPort(Protocol):
     """The look-up process."""
 
     async def known(self) -> Known:
@@ -84,7 +85,7 @@ class LedgerPasses:
     clock: BrokerClock
     executor: VerdictExecutor
     reports: LedgerReports
-    process: LookUps
+    process: LookUpPort
     #: Transactions since the start, by outcome of their verdict or by the reason for none.
     did: Counter[str] = field(default_factory=Counter, init=False)
     _known: Known | None = field(default=None, init=False)
@@ -142,7 +143,7 @@ class LedgerPasses:
         async def work() -> None:
             # The workers share the iterator: each takes the next part.
             for part in parts:
-                await self._settle_part(ledger, part, did)
+                await self._look_up_part(ledger, part, did)
 
         try:
             await asyncio.gather(*(work() for _ in range(AT_ONCE)))
@@ -157,7 +158,7 @@ class LedgerPasses:
             rest_s = REST_S if has_decided else REST_UNDECIDED_S
             self._rests_until[ledger] = self._loop.time() + rest_s
 
-    async def _settle_part(self, ledger: str, due: DueInLedger, did: Counter[str]) -> None:
+    async def _look_up_part(self, ledger: str, due: DueInLedger, did: Counter[str]) -> None:
         ids = await self._ids(due.heads)
         answers = await self._answers(ledger, due, ids)
         kinds: list[VerdictKind | None] = []
@@ -219,7 +220,7 @@ class LedgerPasses:
             def read(some: Rows = some) -> list[bytes]:
                 return identities(self.store, some["half_offset"], some["location"])[0]
 
-            found += [_text(one) for one in await self.writer.ask_between(read)]
+            found += [_text(one) for one in await ask_between(self.writer, read)]
         return found
 
 

@@ -22,6 +22,7 @@ from escrowmq.broker.checks.leading import Checker, Leadership
 from escrowmq.broker.checks.ledger_passes import DueInLedger
 from escrowmq.broker.checks.obeying import OUTCOMES, VerdictExecutor, verdicts_on
 from escrowmq.broker.write.broker_clock import BrokerClock
+from escrowmq.broker.write.questions import ask_between
 from escrowmq.broker.write.writer import Writer
 from escrowmq.model.event_log import event_log
 from escrowmq.model.lineage import Sight
@@ -220,4 +221,4 @@ class SettleRounds:
             finally:
                 self._held_s += self._loop.time() - began
 
-        return await self.writer.ask_between(measured)
+        return await ask_between(self.writer, measured)

@@ -10,7 +10,7 @@ from escrowmq.broker.net.requests import handles
 from escrowmq.broker.state.ledger_reports import PipelineSigns
 from escrowmq.broker.state.pipeline_life import PipelineLife
 from escrowmq.broker.write.broker_clock import BrokerClock
-from escrowmq.protocol.native.heartbeats import HeartbeatHeader
+from escrowmq.protocol.native.pipeline_headers import HeartbeatHeader
 from escrowmq.protocol.native.requests import NativeCode
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from escrowmq.protocol.native.heartbeats import HeartbeatHeader
+from escrowmq.protocol.native.pipeline_headers import HeartbeatHeader
 
 PIPELINES_MAX = 16
 """Pipelines whose heartbeats are kept; the broker forgets the one that it heard least recently."""

@@ -130,21 +130,6 @@ class Writer:
         self._questions.put(work)
         self._schedule()
 
-    async def ask_between(self, question: Callable[[], T]) -> T:
-        """Return the answer to a question that runs between two batches."""
-        answer: asyncio.Future[T] = self._loop.create_future()
-
-        def run() -> None:
-            if answer.done():
-                return
-            try:
-                answer.set_result(question())
-            except Exception as error:  # noqa: BLE001 - the caller gets it
-                answer.set_exception(error)
-
-        self.between(run)
-        return await answer
-
     def _look_for_space(self, command: Command, size: int | None) -> None:
         self.look_at_space()
         space = self._store.space

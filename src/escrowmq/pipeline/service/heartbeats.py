@@ -12,7 +12,7 @@ from escrowmq.client.network.native_calls import NativeCalls
 from escrowmq.model.errors import EscrowError
 from escrowmq.model.event_log import event_log
 from escrowmq.pipeline.settle.round_progress import RoundProgress
-from escrowmq.protocol.native.heartbeats import HEARTBEAT_S, HeartbeatHeader
+from escrowmq.protocol.native.pipeline_headers import HEARTBEAT_S, HeartbeatHeader
 from escrowmq.protocol.native.requests import NativeCode
 
 log = event_log(__name__)
@@ -39,7 +39,7 @@ def heartbeats(
             try:
                 send_all(is_last=False)
             except Exception:
-                log.exception("heartbeat_failed")
+                log.exception("heartbeat_failed", extra={"brokers": len(brokers)})
             ending.wait(HEARTBEAT_S)
         send_all(is_last=True)
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from escrowmq.pipeline.config import PipelineConfig
-from escrowmq.protocol.native.headers import AwaitDueAnswer
+from escrowmq.protocol.native.pipeline_headers import AwaitDueAnswer
 
 #: While new work keeps coming due, the pipeline rests this many times as long as a round took, for
 #: the sake of a broker on the same machine. ``settle_interval_ms`` limits the wait.

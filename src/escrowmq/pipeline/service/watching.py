@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from escrowmq.client.network.native_calls import ANSWER_S, NativeCalls
 from escrowmq.model.errors import EscrowError
 from escrowmq.pipeline.service.pacing import Heard
-from escrowmq.protocol.native.headers import AwaitDueAnswer, AwaitDueHeader
+from escrowmq.protocol.native.pipeline_headers import AwaitDueAnswer, AwaitDueHeader
 from escrowmq.protocol.native.requests import NativeCode
 
 #: An answer that arrives this much before the wait ends carries news.

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from escrowmq.client.network.native_calls import NativeCalls
 from escrowmq.model.errors import EscrowError
 from escrowmq.model.lineage import Sight
-from escrowmq.protocol.native.headers import AwaitDueAnswer, AwaitDueHeader, StatusAnswer
+from escrowmq.protocol.native.headers import StatusAnswer
+from escrowmq.protocol.native.pipeline_headers import AwaitDueAnswer, AwaitDueHeader
 from escrowmq.protocol.native.requests import NativeCode
 from escrowmq.protocol.native.sights import sight_of
 from escrowmq.transaction.policy import CheckPolicy

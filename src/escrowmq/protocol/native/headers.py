@@ -285,32 +285,6 @@ class ReadMessagesAnswer(PagedAnswer, frozen=True, kw_only=True):
     queue_end: Int64
 
 
-class AwaitDueHeader(NativeHeader, frozen=True, kw_only=True):
-    """AWAIT_DUE."""
-
-    #: How long to wait for a new due check, at most 25000; 0 for an immediate answer.
-    wait_ms: Int32 = 0
-    #: Only checks that came due after this time end the wait: `nowMs` of the previous answer.
-    since_ms: Int64 = 0
-
-
-class AwaitDueAnswer(NativeAnswer, frozen=True, kw_only=True):
-    """AWAIT_DUE: the state at `nowMs`."""
-
-    #: Undecided transactions whose next check is due.
-    due: Int64
-    #: When the next check comes due; absent if none will.
-    next_due_at_ms: Int64 | None = None
-    #: Transactions that are neither decided nor parked.
-    undecided: Int64
-    #: Those of them that are attempts of Spark sinks.
-    sink_attempts: Int64
-    #: Changes whenever a batch is decided, or an attempt of a new run is held.
-    batches_decided: Int64
-    #: The end of the readable log.
-    log_end: Int64
-
-
 class ListBatchesHeader(PagedHeader, frozen=True, kw_only=True):
     """LIST_BATCHES."""
 

@@ -13,8 +13,8 @@ import msgspec
 
 from escrowmq.protocol.native import (
     headers,
-    heartbeats,
     ledgers,
+    pipeline_headers,
     previews,
     raw_log,
     rows,
@@ -121,8 +121,8 @@ _TABLE = (
     NativeRequest(
         NativeCode.AWAIT_DUE,
         "Wait until a check is due that the caller has not seen yet.",
-        header=headers.AwaitDueHeader,
-        answer=headers.AwaitDueAnswer,
+        header=pipeline_headers.AwaitDueHeader,
+        answer=pipeline_headers.AwaitDueAnswer,
     ),
     _paged_list(
         NativeCode.LIST_BATCHES,
@@ -256,8 +256,8 @@ _TABLE = (
     NativeRequest(
         NativeCode.PIPELINE_HEARTBEAT,
         "Tell the broker every 5 seconds that a pipeline is alive, and how its rounds go.",
-        header=heartbeats.HeartbeatHeader,
-        answer=heartbeats.HeartbeatAnswer,
+        header=pipeline_headers.HeartbeatHeader,
+        answer=pipeline_headers.HeartbeatAnswer,
     ),
     _paged_list(
         NativeCode.LIST_TOPICS, "All topics, including system topics.", answer_rows=rows.TopicRow

@@ -1,4 +1,4 @@
-"""PIPELINE_HEARTBEAT: a pipeline tells a broker that it is alive and whether its rounds succeed.
+"""Headers of a pipeline's requests about itself: it waits for due work, and tells how it does.
 
 A heartbeat contains ages instead of times, because the clocks of two machines differ.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from escrowmq.protocol.message.limits import Name
 from escrowmq.protocol.native.headers import NativeAnswer, NativeHeader
-from escrowmq.protocol.remoting.headers import Int64
+from escrowmq.protocol.remoting.headers import Int32, Int64
 
 HEARTBEAT_S = 5.0
 """The interval between two heartbeats of a pipeline."""
@@ -34,3 +34,29 @@ class HeartbeatAnswer(NativeAnswer, frozen=True, kw_only=True):
 
     #: Which process checks undecided transactions now: `broker`, `pipeline` or `none`.
     checker: str = ""
+
+
+class AwaitDueHeader(NativeHeader, frozen=True, kw_only=True):
+    """AWAIT_DUE."""
+
+    #: How long to wait for a new due check, at most 25000; 0 for an immediate answer.
+    wait_ms: Int32 = 0
+    #: Only checks that came due after this time end the wait: `nowMs` of the previous answer.
+    since_ms: Int64 = 0
+
+
+class AwaitDueAnswer(NativeAnswer, frozen=True, kw_only=True):
+    """AWAIT_DUE: the state at `nowMs`."""
+
+    #: Undecided transactions whose next check is due.
+    due: Int64
+    #: When the next check comes due; absent if none will.
+    next_due_at_ms: Int64 | None = None
+    #: Transactions that are neither decided nor parked.
+    undecided: Int64
+    #: Those of them that are attempts of Spark sinks.
+    sink_attempts: Int64
+    #: Changes whenever a batch is decided, or an attempt of a new run is held.
+    batches_decided: Int64
+    #: The end of the readable log.
+    log_end: Int64
