@@ -106,7 +106,7 @@ def test_a_ledger_that_is_reached(broker: InProcessBroker, run: Run, url: str) -
     Pipeline(broker, shop=url)
     said = run("txn", "explain", "t")
     assert f"Its outcome is in the ledger shop ({uuid}), which was reached" in said
-    assert "the pipeline's next round looks it up" in said
+    assert "the next round looks it up" in said
     status = run("status")
     assert "attached, no verdict so far\n" in status
     assert "nothing to settle" not in status

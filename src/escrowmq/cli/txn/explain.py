@@ -166,7 +166,8 @@ def _checked(
     if due is Due.WAIT:
         yield from _waiting(head, told)
     elif due is Due.PARK:
-        yield f"The next round parks it ({_park_why(head, told)})."
+        does = "parks it" if told.after_last_check == "park" or head.ledger else "rolls it back"
+        yield f"The next round {does} ({_park_why(head, told)})."
     elif due is Due.LOOK_UP and standing in (LedgerReach.UNREACHED, LedgerReach.MAYBE_UNNAMED):
         park_at_ms = _started_at_ms(events, told) + told.park_after_ms
         yield f"It is due since {_overdue(head, told)}: each round tries the ledger again."
