@@ -11,8 +11,8 @@ from escrowmq.client.consumer import consuming, queue_reader
 from escrowmq.client.messages.handling import FAILURES_LOGGED_MAX, GiveUp
 from escrowmq.client.messages.messages import Received
 from escrowmq.client.network import member
-from escrowmq.client.network.log_limit import KEYS_MAX, LogLimit
 from escrowmq.model.event_log import event_log
+from escrowmq.model.log_limit import KEYS_MAX, LogLimit
 from tests.unit.broker.wire import eventually, make_topic, serving
 from tests.unit.client.consumers import ORDERS, consumer, send, served
 from tests.unit.logged import events, facts

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from escrowmq.client.network.log_limit import LogLimit
 from escrowmq.model.event_log import event_log
+from escrowmq.model.log_limit import LogLimit
 from escrowmq.model.topic_names import DLQ_PREFIX
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from contextvars import ContextVar, copy_context
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
-from escrowmq.client.network.log_limit import LogLimit
 from escrowmq.model.errors import EscrowError, RequestRefused
 from escrowmq.model.event_log import event_log
+from escrowmq.model.log_limit import LogLimit
 
 if TYPE_CHECKING:
     from escrowmq.client.messages.body_reading import MessageHandler

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
-from itertools import count
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypedDict, TypeVar, cast, overload
 
 from escrowmq.client.messages.codecs import JSON, Codec
+from escrowmq.client.messages.message_ids import new_message_id
 from escrowmq.client.messages.wire_form import (
     CONTENT_TYPE,
     PAYLOADS,
@@ -365,30 +364,3 @@ def _inflated(stored: StoredMessage) -> bytes:
             topic=stored.topic,
         )
     return body
-
-
-def _new_ids() -> Callable[[], str]:
-    """Return a generator of ids unique across processes: a random prefix and a counter."""
-    prefix, next_number = os.urandom(10).hex().upper(), count(1).__next__
-    return lambda: f"{prefix}{next_number():012X}"
-
-
-_next_id = _new_ids()
-
-
-def new_message_id() -> str:
-    """Return a new id of 32 characters, as RocketMQ's clients make them."""
-    return _next_id()
-
-
-def new_transaction_id() -> str:
-    """Return a new, unique transaction id."""
-    return new_message_id()
-
-
-def _after_fork() -> None:
-    global _next_id  # noqa: PLW0603 - a child must not repeat its parent's ids
-    _next_id = _new_ids()
-
-
-os.register_at_fork(after_in_child=_after_fork)

@@ -11,12 +11,12 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from escrowmq.client.network.log_limit import LogLimit
 from escrowmq.client.network.refusing import refuse_unless_done
 from escrowmq.client.network.routing import Network, new_client_id
 from escrowmq.client.network.trying import kept
 from escrowmq.model.errors import EscrowError
 from escrowmq.model.event_log import event_log
+from escrowmq.model.log_limit import LogLimit
 from escrowmq.protocol.remoting.bodies import encode_body, read_body
 from escrowmq.protocol.remoting.client_bodies import (
     ConsumerMembership,

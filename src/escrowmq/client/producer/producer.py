@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from escrowmq.client.config import ProducerConfig, with_settings
 from escrowmq.client.messages.codecs import Codec
+from escrowmq.client.messages.message_ids import new_transaction_id
 from escrowmq.client.messages.messages import (
     Body,
     Message,
@@ -30,7 +31,6 @@ from escrowmq.client.messages.messages import (
     Sent,
     fill_in,
     message_of,
-    new_transaction_id,
 )
 from escrowmq.client.messages.outgoing import FinalDecision, HeldTransaction
 from escrowmq.client.network.background import background
