@@ -120,6 +120,14 @@ class _Producer:
     ) -> Coroutine[Any, Any, FinalDecision]:
         return self._core.call(lambda it: it.decide(held, resolution))
 
+    def _tell_failure(
+        self,
+        held: HeldTransaction,
+        failure: Exception,
+        told: Callable[[Coroutine[Any, Any, Any]], SyncOrAsync],
+    ) -> SyncOrAsync:
+        return told(self._core.call(lambda it: it.tell_failure(held, failure)))
+
     def _execute(
         self,
         listener: TransactionListener,
@@ -129,7 +137,8 @@ class _Producer:
     ) -> Calls[Executed]:
         """Return the steps of ``send_in_transaction``; ``told`` runs or returns a request."""
         held: HeldTransaction = yield lambda: told(self._hold(message))
-        resolution, failure = Resolution.UNKNOWN, None
+        resolution = Resolution.UNKNOWN
+        failure: Exception | None = None
         try:
             answer = yield partial(listener.execute_local_transaction, message, arg)
             resolution = resolution_of(answer)
@@ -137,13 +146,15 @@ class _Producer:
             log.exception("listener_failed", extra={"transaction_id": held.transaction_id})
             failure = error
         decided = None
-        if resolution is not Resolution.UNKNOWN:
-            try:
+        try:
+            if failure is not None:
+                yield partial(self._tell_failure, held, failure, told)
+            elif resolution is not Resolution.UNKNOWN:
                 decided = yield lambda: told(self._end(held, resolution))
-            except EscrowError as error:
-                # A back-check will ask the listener.
-                facts = {"transaction_id": held.transaction_id, "why": str(error)}
-                log.warning("decision_untold", extra=facts)
+        except EscrowError as error:
+            # A back-check will ask the listener.
+            facts = {"transaction_id": held.transaction_id, "why": str(error)}
+            log.warning("decision_untold", extra=facts)
         return Executed(
             **{name: getattr(held, name) for name in _OF_HELD},
             # A half message that is stored less safely was rolled back, and ``hold`` raised.

@@ -64,6 +64,7 @@ class Producing:
         self._asking: dict[str, asyncio.Task[SendingBroker]] = {}
         self._turn = count()
         self._deciding: set[asyncio.Task[FinalDecision]] = set()
+        self._telling: set[asyncio.Task[None]] = set()
         self._answers: CheckAnswers | None = None
         if checker is not None:
             # A producer without a checker does not join the group: a broker would back-check it in
@@ -80,8 +81,8 @@ class Producing:
 
     async def close(self) -> None:
         """Wait for calls in flight, and unregister."""
-        if self._deciding:
-            await asyncio.wait(self._deciding)
+        if self._deciding or self._telling:
+            await asyncio.wait({*self._deciding, *self._telling})
         for broker in self._brokers.values():
             await broker.close()
         if self._answers is not None:
@@ -209,6 +210,25 @@ class Producing:
                 log.warning("rollback_untold", extra=facts)
 
         self._decide_soon(held, Resolution.ROLLBACK).add_done_callback(note)
+
+    async def tell_failure(self, held: HeldTransaction, failure: Exception) -> None:
+        """Send UNKNOWN with the error of a local transaction, without waiting; it decides nothing.
+
+        The broker logs the error's text, as RocketMQ's brokers do.
+        """
+        kept(self._telling, self._tell_failure(held, failure))
+
+    async def _tell_failure(self, held: HeldTransaction, failure: Exception) -> None:
+        from escrowmq.client.producer.apache_broker import end_header
+        from escrowmq.client.producer.check_answers import remark_of
+
+        header = end_header(held, Resolution.UNKNOWN)
+        try:
+            connection = await self.network.connection(held.address)
+            connection.tell(RequestCode.END_TRANSACTION, header, remark=remark_of(failure))
+        except EscrowError as error:
+            facts = {"transaction_id": held.transaction_id, "why": str(error)}
+            log.info("failure_untold", extra=facts)
 
     def _decide_soon(
         self, held: HeldTransaction, resolution: Resolution
