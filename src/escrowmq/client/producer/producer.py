@@ -33,6 +33,7 @@ from escrowmq.client.messages.messages import (
     message_of,
 )
 from escrowmq.client.messages.outgoing import FinalDecision, HeldTransaction
+from escrowmq.client.messages.rocketmq_rules import check_message
 from escrowmq.client.network.background import background
 from escrowmq.client.producer.core import ProducerCore
 from escrowmq.client.producer.listener import Executed, TransactionListener, resolution_of
@@ -227,9 +228,13 @@ class AsyncProducer(_Producer, AsyncWithBlock):
         return await self._end(held, resolution)
 
     async def send_in_transaction(self, message: Message, arg: object = None) -> Executed:
-        """Hold the message, run the listener's local transaction, and decide by its result."""
-        steps = self._execute(self._its_listener(), self._sealed(message), arg, lambda work: work)
-        return await run_async(steps, call)
+        """Hold the message, run the listener's local transaction, and decide by its result.
+
+        A message that RocketMQ's clients refuse is refused, such as one with an empty body.
+        """
+        listener = self._its_listener()
+        check_message(message, self._core.codec)
+        return await run_async(self._execute(listener, message, arg, lambda work: work), call)
 
     async def clean_ledger(self) -> int:
         """Delete ledger rows of durably decided transactions; return how many."""
@@ -300,11 +305,15 @@ class Producer(_Producer, WithBlock):
         return background().run(self._end(held, resolution))
 
     def send_in_transaction(self, message: Message, arg: object = None) -> Executed:
-        """Hold the message, run the listener's local transaction, and decide by its result."""
+        """Hold the message, run the listener's local transaction, and decide by its result.
+
+        A message that RocketMQ's clients refuse is refused, such as one with an empty body.
+        """
         listener = self._its_listener()
         if inspect.iscoroutinefunction(listener.execute_local_transaction):
             raise RequestRefused("listener_needs_await", "use an AsyncProducer")
-        return run(self._execute(listener, self._filled_in(message), arg, background().run), call)
+        check_message(message, self._core.codec)
+        return run(self._execute(listener, message, arg, background().run), call)
 
     def clean_ledger(self) -> int:
         """Delete ledger rows of durably decided transactions; return how many."""
