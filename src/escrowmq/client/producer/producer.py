@@ -44,6 +44,7 @@ from escrowmq.client.with_blocks import AsyncWithBlock, WithBlock
 from escrowmq.model.errors import EscrowError, RequestRefused
 from escrowmq.model.event_log import event_log
 from escrowmq.model.resolution import Resolution
+from escrowmq.protocol.message.properties import TRANSACTION_ID
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -138,6 +139,8 @@ class _Producer:
     ) -> Calls[Executed]:
         """Return the steps of ``send_in_transaction``; ``told`` runs or returns a request."""
         held: HeldTransaction = yield lambda: told(self._hold(message))
+        # The caller's mapping may serve several messages, so it is copied.
+        message.properties = {**(message.properties or {}), TRANSACTION_ID: held.id_property}
         resolution = Resolution.UNKNOWN
         failure: Exception | None = None
         try:

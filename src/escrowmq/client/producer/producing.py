@@ -24,6 +24,7 @@ from escrowmq.client.messages.outgoing import (
     Outgoing,
     SendingBroker,
 )
+from escrowmq.client.messages.wire_form import check_after_illegal
 from escrowmq.client.network.member import Member
 from escrowmq.client.network.trying import joined, kept, until_done
 from escrowmq.model.errors import EscrowError, RequestRefused, Unavailable
@@ -94,9 +95,7 @@ class Producing:
     async def send(self, message: Message) -> Sent:
         """Store an ordinary message."""
         until = self._until()
-        route = await self._route(message.topic, until)
-        wire = message.wire(self._codec)
-        outgoing = self._outgoing(message, wire, self._place(route.writable, wire.key))
+        outgoing = self._ordinary(message, await self._route(message.topic, until))
         try:
             broker = await self._broker(outgoing.place.address, until)
             return await broker.send(outgoing, until)
@@ -148,8 +147,7 @@ class Producing:
         route = routes.get(message.topic)
         if route is None:
             route = routes[message.topic] = await self._route(message.topic, until)
-        wire = message.wire(self._codec)
-        outgoing = self._outgoing(message, wire, self._place(route.writable, wire.key))
+        outgoing = self._ordinary(message, route)
         broker = await self._broker(outgoing.place.address, until)
         return asyncio.ensure_future(broker.send(outgoing, until))
 
@@ -284,6 +282,12 @@ class Producing:
         # A key that is not valid UTF-8 is refused later, with the message's properties.
         turn = crc32(key.encode(errors="surrogatepass")) if key else next(self._turn)
         return places[turn % len(places)]
+
+    def _ordinary(self, message: Message, route: Route) -> Outgoing:
+        if message.check_after_s is not None:
+            raise check_after_illegal(message.check_after_s, "only transactions are checked")
+        wire = message.wire(self._codec)
+        return self._outgoing(message, wire, self._place(route.writable, wire.key))
 
     def _outgoing(
         self,
