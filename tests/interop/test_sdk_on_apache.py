@@ -333,6 +333,22 @@ def test_a_message_moves_its_first_check_there_too(apache: ApacheRocketMQ, topic
     assert asked_at_ms[0] - held_at_ms >= CHECK_AFTER_MS * 3
 
 
+def test_a_decision_after_the_time_of_its_message_is_left_to_the_check(
+    apache: ApacheRocketMQ, ledgered: Producer, shop: Shop, topic: str
+) -> None:
+    """That broker refuses it with code 604."""
+    with hearing(apache, topic) as heard:
+        with ledgered.transaction(Session(shop.engine())) as tx:
+            tx.send(topic, b"late", check_after_s=1)
+            tx.hold()
+            held_at_ms = time.time() * 1_000
+            tx.db.add(Order(number=1))
+            eventually(lambda: time.time() * 1_000 > held_at_ms + 1_500, "a slow transaction")
+        assert tx.state == "committed_untold"
+        heard.until(b"late")
+    assert shop.orders() == {1}
+
+
 def test_a_half_message_that_is_not_copied_in_time_is_rolled_back(shop: Shop) -> None:
     """This broker waits in vain for a slave, and answers each message with code 12."""
     settings = {"brokerRole": "SYNC_MASTER", "inSyncReplicas": "2", "slaveTimeout": "100"}

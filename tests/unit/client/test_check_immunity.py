@@ -12,11 +12,13 @@ import pytest
 from escrowmq.client.ledger.table import SqlLedger
 from escrowmq.client.messages.messages import Message, Received
 from escrowmq.client.producer.producer import AsyncProducer, Producer
-from escrowmq.model.errors import RequestRefused
+from escrowmq.model.errors import RequestRefused, Unavailable
 from escrowmq.model.resolution import Resolution
-from tests.unit.broker.wire import T0, serving
-from tests.unit.client.apache_like import play_apache
-from tests.unit.client.test_producer import halves
+from tests.unit.broker.wire import T0, eventually, serving
+from tests.unit.client.apache_like import play_apache, refuse_late_decisions
+from tests.unit.client.test_producer import check_all, halves
+from tests.unit.client.test_producing import bodies
+from tests.unit.logged import events
 
 IMMUNE = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 #: One message more than the limit for transactions that share a request.
@@ -141,3 +143,48 @@ async def test_an_ordinary_message_has_no_check(tmp_path: Path) -> None:
         for send in (producer.send(message), producer.send_many([message])):
             with pytest.raises(RequestRefused, match="check_after_illegal: only transactions"):
                 await send
+
+
+class Committing(Listener):
+    """Listener that commits, now and in its check."""
+
+    def execute_local_transaction(self, _message: Message, _arg: object) -> Resolution:  # type: ignore[override]
+        return Resolution.COMMIT
+
+    def check_local_transaction(self, _message: Received) -> Resolution:
+        return Resolution.COMMIT
+
+
+async def test_a_decision_that_apache_takes_for_late_is_left_to_the_check(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Apache's broker refuses decisions after the message's own time with code 604."""
+    ledger = SqlLedger(f"sqlite:///{tmp_path / 'shop.db'}")
+    ledger.create()
+    async with serving(tmp_path / "broker") as server:
+        play_apache(server)
+        refuse_late_decisions(server)
+
+        def commit_block() -> str:
+            db = sqlite3.connect(tmp_path / "shop.db")
+            with (
+                Producer(server.name_address, "shop", ledger=ledger) as producer,
+                producer.transaction(db) as tx,
+            ):
+                tx.send("orders", b"1", check_after_s=1)
+            db.close()
+            return tx.state
+
+        assert await asyncio.to_thread(commit_block) == "committed_untold"
+        assert "commit_untold" in events(caplog)
+        async with AsyncProducer(server.name_address, "pay", listener=Committing()) as producer:
+            message = Message(topic="orders", body=b"2", check_after_s=1)
+            done = await producer.send_in_transaction(message)
+            assert (done.resolution, done.decided) == (Resolution.COMMIT, None)
+            for resolution in (Resolution.COMMIT, Resolution.ROLLBACK):
+                held = await producer.send_half("orders", b"3", check_after_s=1)
+                with pytest.raises(Unavailable, match="decision_late"):
+                    await producer.end(held, resolution)
+            await eventually(lambda: server.broker.clients.producers("pay"))
+            check_all(server)
+            await eventually(lambda: sorted(bodies(server)) == [b"2", b"3", b"3"])
