@@ -282,9 +282,13 @@ FAMILIES = {
     "f'bad_{what}'": [f"bad_{kind}" for kind in DOCUMENTS],
     "f'{what}_too_large'": [f"{kind}_too_large" for kind in DOCUMENTS],
 }
-#: ``refuse`` gets its code from its callers, so they are checked instead. A broker's refusal keeps
-#: its code.
-REFUSALS = {"refuse": "RequestRefused"}
+#: These functions get the code from their callers, so the callers are checked instead. A broker's
+#: refusal keeps its code.
+REFUSALS = {
+    "refuse": "RequestRefused",
+    "read_rows": "StoreCorrupt",
+    "rows_damaged": "StoreCorrupt",
+}
 PASSED_ON = {"code", "refused.code", "row.refused"}
 
 

@@ -230,11 +230,11 @@ class MessageFields(TypedDict, total=False):
     key: Key
     keys: tuple[str, ...]
     tag: str
+    message_id: str
     properties: Mapping[str, str]
     delay_ms: int
     deliver_at_ms: int
     check_after_s: float | None
-    message_id: str
 
 
 def message_of(topic: str | Message, body: Body, fields: MessageFields) -> Message:

@@ -22,6 +22,7 @@ from escrowmq.protocol.native import (
 )
 from escrowmq.protocol.native import operator_headers as hand_headers
 from escrowmq.protocol.native.codes import FIRST_CODE, LAST_CODE, NativeCode, is_own
+from escrowmq.protocol.native.previews import PREVIEWS_MAX, TRANSACTIONS_MAX
 from escrowmq.protocol.native.row_forms import NativeRow
 
 __all__ = [
@@ -181,10 +182,10 @@ _TABLE = (
         ),
         header=previews.PreviewHalvesHeader,
         rows=previews.SoughtHalfRow,
-        rows_max=previews.TRANSACTIONS_MAX,
+        rows_max=TRANSACTIONS_MAX,
         answer=previews.PreviewHalvesAnswer,
         answer_rows=previews.PreviewRow,
-        answer_rows_max=previews.PREVIEWS_MAX,
+        answer_rows_max=PREVIEWS_MAX,
     ),
     _change(
         NativeCode.HOLD_HALVES,

@@ -16,7 +16,7 @@ from escrowmq.transaction.commands import (
     Verdict,
     VerdictKind,
 )
-from escrowmq.transaction.decisions.answers import no_such_half, refuse
+from escrowmq.transaction.decisions.answers import of_known_half, refuse
 from escrowmq.transaction.decisions.deciding import end, has_deleted, topic_deleted
 from escrowmq.transaction.records import Asked, Parked, Resumed
 from escrowmq.transaction.rules import check_wait_ms
@@ -27,11 +27,9 @@ if TYPE_CHECKING:
     from escrowmq.transaction.table import Half
 
 
-def check_sent(core: Transactions, command: CheckSent, now_ms: int) -> Decision:
+@of_known_half
+def check_sent(core: Transactions, command: CheckSent, half: Half, now_ms: int) -> Decision:
     """Count a back-check that a live producer received."""
-    half = core.half(command.half_offset)
-    if half is None:
-        return no_such_half(command.half_offset)
     head = core.head_row(half)
     if head.state is not State.PREPARED:
         return Decision()
@@ -42,11 +40,9 @@ def check_sent(core: Transactions, command: CheckSent, now_ms: int) -> Decision:
     return Decision(records=(Asked(head.half_offset, number, next_at_ms, command.client),))
 
 
-def park(core: Transactions, command: Park, _now_ms: int) -> Decision:
+@of_known_half
+def park(core: Transactions, command: Park, half: Half, _now_ms: int) -> Decision:
     """Park an undecided transaction: stop its back-checks."""
-    half = core.half(command.half_offset)
-    if half is None:
-        return no_such_half(command.half_offset)
     if half.state is not State.PREPARED:
         return refuse(
             f"already_{half.state.label}",
@@ -56,11 +52,9 @@ def park(core: Transactions, command: Park, _now_ms: int) -> Decision:
     return Decision(records=(Parked(core.head_of(half.first), command.reason),))
 
 
-def resume(core: Transactions, command: Resume, now_ms: int) -> Decision:
+@of_known_half
+def resume(core: Transactions, command: Resume, half: Half, now_ms: int) -> Decision:
     """Resume the back-checks of a parked transaction, from the first one."""
-    half = core.half(command.half_offset)
-    if half is None:
-        return no_such_half(command.half_offset)
     if half.state is not State.PARKED:
         return refuse(
             "not_parked",
