@@ -191,7 +191,7 @@ class Broker:
             NativeWriting(
                 answering, clock, self.messages, self.awaiting, contradictions, self.identity
             ),
-            NativeVerdicts(store, clock, self.executor, self.signs),
+            NativeVerdicts(store, clock, self.executor, self.signs, self.rounds.looks_up),
             PipelineHeartbeats(clock, self.life, self.signs, self.leadership),
             NativeHands(
                 answering, store, self.reader, self.clients, clock, self.topics, contradictions

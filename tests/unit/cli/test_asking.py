@@ -87,7 +87,7 @@ def test_status_says_when_the_pipeline_was_last_heard() -> None:
         ({"checker": "none"}, "OFF (transaction.checked_by = off): undecided transactions wait"),
         ({}, "by the pipeline"),
         ({"checker_since_ms": 60_000}, "by the pipeline since 1970-01-01 00:01:00"),
-        ({"checker": "broker", "checker_since_ms": 60_000}, "00:01:00, no round so far"),
+        ({"checker": "broker", "checker_since_ms": 60_000}, "00:01:00.000+00:00, no round so far"),
         ({"checker": "broker", "round_ended_at_ms": 99_000}, "1 s ago: nothing was due"),
         (
             {"checker": "broker", "round_ended_at_ms": 99_000, "round_did": "asked=3"},

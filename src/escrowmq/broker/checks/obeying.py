@@ -66,6 +66,17 @@ class VerdictColumns:
     #: Recorded as the decider.
     by: str
 
+    def taken(self, rows: Numbers) -> VerdictColumns:
+        """Return some of the rows."""
+        return VerdictColumns(
+            half_offsets=self.half_offsets[rows],
+            kinds=self.kinds[rows],
+            states=self.states[rows],
+            checks_sent=self.checks_sent[rows],
+            reasons=[self.reasons[at] for at in rows.tolist()] if self.reasons else [],
+            by=self.by,
+        )
+
     def verdict(self, at: int) -> Verdict:
         """Return one row as a command."""
         return Verdict(

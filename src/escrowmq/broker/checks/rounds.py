@@ -99,6 +99,11 @@ class SettleRounds:
     #: How long this round has held the event loop.
     _held_s: float = field(default=0.0, init=False)
 
+    def looks_up(self, ledger: str) -> bool:
+        """Whether the broker itself looks up this ledger."""
+        work = self.ledger_work
+        return work is not None and ledger in work.ledgers and self.leadership.leads(ledger)
+
     async def close(self) -> None:
         """End the work in ledgers that a round has started."""
         if self.ledger_work is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,11 +21,13 @@ from escrowmq.protocol.native.requests import NativeCode
 from escrowmq.protocol.native.rows import VerdictRow
 from escrowmq.store.store import Store
 from escrowmq.transaction.commands import VerdictKind
+from escrowmq.transaction.rules import ParkReason
 from escrowmq.transaction.states import State
 
 BY = "settle"
 """Recorded as the decider if the request names none."""
 
+_ASK, _PARK = KINDS.index(VerdictKind.ASK), KINDS.index(VerdictKind.PARK)
 _NAMES = np.array([outcome.value for outcome in OUTCOMES], dtype=object)
 
 
@@ -36,6 +39,8 @@ class NativeVerdicts:
     clock: BrokerClock
     executor: VerdictExecutor
     signs: PipelineSigns
+    #: Whether the broker itself looks up this ledger.
+    looks_up: Callable[[str], bool]
 
     @handles(NativeCode.OBEY_VERDICTS)
     def obey(self, call: Call[ByHeader]) -> None:
@@ -56,8 +61,31 @@ class NativeVerdicts:
             stale = CODES[VerdictOutcome.STALE]
             self.executor.counts.verdicts[VerdictOutcome.STALE.value] += len(verdicts.kinds)
             told(np.full(len(verdicts.kinds), stale, dtype=np.uint8))
-        else:
-            self.executor.obey(verdicts, told)
+            return
+        is_ours = self._are_ours(verdicts)
+        left = np.flatnonzero(~is_ours)
+
+        def obeyed(outcomes: Numbers) -> None:
+            every = np.full(len(is_ours), CODES[VerdictOutcome.BUSY], dtype=np.uint8)
+            every[left] = outcomes
+            told(every)
+
+        self.executor.obey(verdicts.taken(left), obeyed)
+
+    def _are_ours(self, verdicts: VerdictColumns) -> Numbers:
+        """Return which checks the broker makes itself, in a ledger that the pipeline lacks.
+
+        A pipeline without the ledger would ask producers and then park the transaction, although
+        the ledger has its outcome.
+        """
+        found = np.zeros(len(verdicts.kinds), dtype=np.bool_)
+        core = self.store.core
+        for at in np.flatnonzero(np.isin(verdicts.kinds, (_ASK, _PARK))).tolist():
+            if verdicts.kinds[at] == _PARK and verdicts.reasons[at] != ParkReason.EXHAUSTED:
+                continue
+            half = core.half(int(verdicts.half_offsets[at]))
+            found[at] = half is not None and self.looks_up(core.names.origins[half.origin].ledger)
+        return found
 
 
 def _columns(call: Call[ByHeader]) -> VerdictColumns:
@@ -74,7 +102,7 @@ def _columns(call: Call[ByHeader]) -> VerdictColumns:
             state=int(states[at]),
         )
     # Only verdicts that park have a reason.
-    has_reasons = bool((kinds == KINDS.index(VerdictKind.PARK)).any())
+    has_reasons = bool((kinds == _PARK).any())
     return VerdictColumns(
         half_offsets=half_offsets,
         kinds=kinds,
