@@ -40,6 +40,9 @@ log = event_log(__name__)
 PAGE_ROWS = 16_384
 LOOKED_AT_MAX = 262_144
 """Due transactions, and rows of the table, that one page reads: about 2 ms."""
+AGAIN_S = 0.02
+"""Pause before a further round that sends what the budget has held back."""
+OVER_BUDGET = "over_budget"
 REST = 30
 """After a round, the broker pauses for this many times the time that the round held the loop."""
 
@@ -110,8 +113,15 @@ class SettleRounds:
             await self.ledger_work.close()
 
     async def tick(self) -> None:
-        """Run a round, unless the broker rests after the last one or checks nothing."""
-        if self._loop.time() >= self._rests_until:
+        """Run a round, unless the broker rests after the last one or checks nothing.
+
+        While producers answer and more back-checks wait for the budget, run further rounds.
+        """
+        if self._loop.time() < self._rests_until:
+            return
+        await self.run()
+        while self.last.did[VerdictOutcome.ASKED.value] and self.last.did[OVER_BUDGET]:
+            await asyncio.sleep(max(self._rests_until - self._loop.time(), AGAIN_S))
             await self.run()
 
     async def run(self) -> None:
@@ -213,7 +223,7 @@ class SettleRounds:
                 continue
             room = checking.budget.room(group, now_ms)
             is_sent[mine[:room]] = True
-            done.did["over_budget"] += max(len(mine) - room, 0)
+            done.did[OVER_BUDGET] += max(len(mine) - room, 0)
         return asks[is_sent][: max(checking.room, 0)]
 
     async def _between(self, work: Callable[[], T]) -> T:
