@@ -18,7 +18,7 @@ def run(_plan: Plan) -> None:
     with load_peer() as peer:
         with ApacheRocketMQ() as theirs:
             apache_bytes, apache_count = filled(peer, theirs)
-        with Escrow(settles_every_ms=5_000) as ours:
+        with Escrow() as ours:
             our_bytes, our_count = filled(peer, ours)
     report(
         "memory_ratio",

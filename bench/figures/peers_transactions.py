@@ -30,7 +30,7 @@ def compare(flush: str, plan: Plan) -> None:
     """Measure all shapes of a plan with one pair of brokers and one driver."""
     with (
         ApacheRocketMQ(sync_flush=flush == "sync") as theirs,
-        Escrow(settings={"store.durability": DURABILITY[flush]}, settles_every_ms=5_000) as ours,
+        Escrow(settings={"store.durability": DURABILITY[flush]}) as ours,
         load_peer() as peer,
     ):
         shapes = plan.shapes()

@@ -17,15 +17,11 @@ READY = re.compile(r"^ready name=(\S+) broker=(\S+) ")
 
 
 class Escrow(RunningBroker):
-    """``escrowmq serve``, with the settler that stands in for the pipeline."""
+    """``escrowmq serve``, which checks undecided transactions by itself."""
 
-    def __init__(
-        self, *, settings: Mapping[str, str] | None = None, settles_every_ms: int = 100
-    ) -> None:
+    def __init__(self, *, settings: Mapping[str, str] | None = None) -> None:
         super().__init__("escrow")
         self._settings = dict(settings or {})
-        self._settles_every_ms = settles_every_ms
-        self._settler: Child | None = None
 
     def boot(self, home: Path) -> None:
         ports = {"name-port": port(self.name_server), "port": port(self.broker_address)}
@@ -48,7 +44,6 @@ class Escrow(RunningBroker):
         if found is None:
             raise Diverged(f"serve said {ready!r}")
         self.name_server, self.broker_address = found.groups()
-        self._start_settler(home)
 
     def stop(self) -> None:
         """Stop the broker with SIGTERM, as an operator does; it must exit with 0."""
@@ -69,23 +64,6 @@ class Escrow(RunningBroker):
         assert serving is not None, "it does not run"
         self.children.remove(serving)
         return serving
-
-    def _start_settler(self, home: Path) -> None:
-        if self._settler is not None:
-            return  # The settler waits for its broker to come back.
-        self._settler, _ = start_saying(
-            "ready",
-            "settler",
-            [
-                sys.executable,
-                "-m",
-                "escrowmq.testing.settler_process",
-                f"--broker={self.broker_address}",
-                f"--interval-ms={self._settles_every_ms}",
-            ],
-            log=CACHE / "logs" / f"settler-{home.name}.log",
-        )
-        self.children.append(self._settler)
 
 
 def quick_escrow() -> Escrow:

@@ -1,12 +1,12 @@
 """Run the code blocks of the pages, so that they stay true.
 
 The kind of a fenced block says how it is tested. ``python`` is executed. ``toml`` is loaded as
-config and left as escrowmq.toml for later blocks. In ``console`` and ``sh``, each escrowmq command
-after ``$`` is run, and its output is compared with the output shown (a line ``...`` stands for any
-lines). Commands that ask a broker get one with only the messages that the page sends. Commands
-that run forever are only asked for their help, and tests are only collected. A make line must name
-existing targets. ``json`` must be JSON, and ``py``, a sketch, must be Python. ``text`` and
-``mermaid`` are not run.
+config and left as escrowmq.toml for later blocks; ``properties``, the file of a RocketMQ broker, is
+left as broker.conf. In ``console`` and ``sh``, each escrowmq command after ``$`` is run, and its
+output is compared with the output shown (a line ``...`` stands for any lines). Commands that ask a
+broker get one with only the messages that the page sends. Commands that run forever are only asked
+for their help, and tests are only collected. A make line must name existing targets. ``json`` must
+be JSON, and ``py``, a sketch, must be Python. ``text`` and ``mermaid`` are not run.
 """
 
 from __future__ import annotations
@@ -119,6 +119,8 @@ def try_block(block: Block, folder: Path) -> None:
         file = folder / "escrowmq.toml"
         file.write_text(block.body, encoding="utf-8")
         load(file=file, environ=dict.fromkeys(re.findall(r"\$\{(\w+)\}", block.body), "secret"))
+    elif block.kind == "properties":
+        (folder / "broker.conf").write_text(block.body, encoding="utf-8")
     elif block.kind == "py":
         ast.parse(block.body, filename=str(block))
     elif block.kind == "json":
@@ -282,9 +284,13 @@ FAMILIES = {
     "f'bad_{what}'": [f"bad_{kind}" for kind in DOCUMENTS],
     "f'{what}_too_large'": [f"{kind}_too_large" for kind in DOCUMENTS],
 }
-#: ``refuse`` gets its code from its callers, so they are checked instead. A broker's refusal keeps
-#: its code.
-REFUSALS = {"refuse": "RequestRefused"}
+#: These functions get the code from their callers, so the callers are checked instead. A broker's
+#: refusal keeps its code.
+REFUSALS = {
+    "refuse": "RequestRefused",
+    "read_rows": "StoreCorrupt",
+    "rows_damaged": "StoreCorrupt",
+}
 PASSED_ON = {"code", "refused.code", "row.refused"}
 
 

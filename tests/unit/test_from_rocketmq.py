@@ -1,4 +1,4 @@
-"""Every request, command and setting in the tables for RocketMQ users exists."""
+"""Every request and command in the tables for RocketMQ users exists."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import typer
 
 from escrowmq.cli.config import load
 from escrowmq.cli.main import COMMANDS
+from escrowmq.cli.rocketmq.left_out import LEFT_OUT
+from escrowmq.cli.rocketmq.names import SETTING_NAMES
 from escrowmq.protocol.remoting.codes import RequestCode
 from tests.unit.broker.wire import serving
 from tests.unit.repository import ROOT
@@ -40,7 +42,7 @@ def settings() -> set[str]:
 
 
 def rendered() -> str:
-    """Return the three tables of the page."""
+    """Return the two tables of the page."""
     lines = ["| `mqadmin` | Works | Ours | Note |", "|---|---|---|---|"]
     for one in TABLE["command"]:
         ours = f"`escrowmq {one['ours']}`" if "ours" in one else "-"
@@ -51,11 +53,6 @@ def rendered() -> str:
     for one in TABLE["api"]:
         ours = f"`escrowmq {one['ours']}`" if "ours" in one else "-"
         lines.append(f"| `{one['method']}` | {ours} | {one['note']} |")
-    lines += ["", "| `broker.conf` | Ours | Note |", "|---|---|---|"]
-    for one in TABLE["setting"]:
-        ours = f"`{one['ours']}`" if "ours" in one else "-"
-        names = ", ".join(f"`{name}`" for name in one["theirs"].split(", "))
-        lines.append(f"| {names} | {ours} | {one.get('note', '')} |")
     return re.sub(r" +\|$", " |", "\n".join(lines), flags=re.MULTILINE)
 
 
@@ -101,20 +98,19 @@ NOT_OF_TOOLS = {
 }
 
 
-def test_every_command_and_setting_of_ours_exists() -> None:
-    known, keys = commands(), settings()
+def test_every_command_of_ours_exists() -> None:
+    known = commands()
     for one in (*TABLE["command"], *TABLE["api"]):
         assert one.get("ours", "status") in known, one
         assert "ours" in one or "note" in one or one["works"], one
-    for one in TABLE["setting"]:
-        assert one.get("ours", "broker.name") in keys, one
-        assert "ours" in one or "note" in one, one
 
 
 def test_commands_and_settings_in_notes_exist() -> None:
     known, keys = commands(), settings()
-    for one in (*TABLE["command"], *TABLE["api"], *TABLE["setting"]):
-        for quoted in re.findall(r"`([^`]+)`", one.get("note", "")):
+    notes = [one.get("note", "") for one in (*TABLE["command"], *TABLE["api"])]
+    notes += [one.note for one in SETTING_NAMES] + [row.reason for row in LEFT_OUT]
+    for note in notes:
+        for quoted in re.findall(r"`([^`]+)`", note):
             if re.fullmatch(r"[a-z]+\.[a-z_]+", quoted):
                 assert quoted in keys, quoted
             elif quoted.split()[0] in {"escrowmq", *COMMANDS}:
@@ -123,9 +119,8 @@ def test_commands_and_settings_in_notes_exist() -> None:
 
 
 def test_each_name_is_there_once() -> None:
-    for table, key in (("command", "mqadmin"), ("setting", "theirs")):
-        names = [name for one in TABLE[table] for name in one[key].split(", ")]
-        assert len(names) == len(set(names))
+    names = [name for one in TABLE["command"] for name in one["mqadmin"].split(", ")]
+    assert len(names) == len(set(names))
 
 
 def test_every_command_of_mqadmin_has_a_row() -> None:

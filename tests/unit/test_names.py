@@ -17,6 +17,7 @@ SHARED_CLASS_NAMES: dict[str, str] = {}
 WORDS: dict[str, dict[str, str]] = {
     "settle": {
         "pipeline": "it ends what is undecided",
+        "broker/checks/rounds.py": "the broker does the same while no pipeline leads",
         "testing": "its settler does in tests what the pipeline does",
         "client/ledger/table.py": "old names of SqlLedger.resolve, for one release",
     },

@@ -1,8 +1,9 @@
 """Lists the generated pages, and writes them.
 
-The pages of settings, metrics, JSON output and native requests are generated as a whole. In other
-pages, the blocks between ``<!-- NAME: generated -->`` and ``<!-- NAME: end -->`` are generated.
-Neither is edited by hand, and tests compare both with the code.
+The pages of settings, RocketMQ's settings, metrics, JSON output and native requests are generated
+as a whole. In other pages, the blocks between ``<!-- NAME: generated -->`` and
+``<!-- NAME: end -->`` are generated. Neither is edited by hand, and tests compare
+both with the code.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from escrowmq.broker.state.life_cycle import life_cycle_table
-from tools.reference import disk, metrics, native, output, settings, states
+from tools.reference import disk, metrics, native, output, rocketmq, settings, states
 
 
 def fill(text: str, blocks: Mapping[str, str]) -> str:
@@ -45,6 +46,7 @@ def whole_pages() -> dict[str, str]:
         "config.md": settings.page(),
         "metrics.md": metrics.page(),
         "native-requests.md": native.page(),
+        rocketmq.PAGE: rocketmq.page(),
     }
 
 

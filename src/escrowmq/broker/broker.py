@@ -6,14 +6,20 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from escrowmq.broker.checks.budget import CheckBudget
 from escrowmq.broker.checks.checking import CheckFrames, Checking
 from escrowmq.broker.checks.contradictions import Contradictions
+from escrowmq.broker.checks.leading import Leadership
+from escrowmq.broker.checks.ledger_passes import LedgerPasses, LookUpPort
+from escrowmq.broker.checks.obeying import VerdictExecutor
+from escrowmq.broker.checks.rounds import SettleRounds
 from escrowmq.broker.native.admin import NativeAdmin, NativeHands
 from escrowmq.broker.native.attempts import NativeAttempts
 from escrowmq.broker.native.awaiting import Awaiting
 from escrowmq.broker.native.calls import CallHandling
 from escrowmq.broker.native.facts import NativeFacts
 from escrowmq.broker.native.finding import NativeFinding
+from escrowmq.broker.native.heartbeats import PipelineHeartbeats
 from escrowmq.broker.native.ledgers import NativeLedgers
 from escrowmq.broker.native.log_lists import NativeRecords
 from escrowmq.broker.native.reading import NativeReading
@@ -40,6 +46,7 @@ from escrowmq.broker.state.counting import BrokerCounts
 from escrowmq.broker.state.expiring import Expiring, Uses
 from escrowmq.broker.state.ledger_reports import LedgerReports, PipelineSigns
 from escrowmq.broker.state.messages import REGION, Messages
+from escrowmq.broker.state.pipeline_life import PipelineLife
 from escrowmq.broker.state.queues import Queues
 from escrowmq.broker.state.reach import Reach
 from escrowmq.broker.write.meta_writing import MetaWriting
@@ -86,6 +93,9 @@ class Broker:
         self.signs = PipelineSigns()
         self.contradictions = Contradictions()
         self.ledger_reports = LedgerReports()
+        self.life = PipelineLife()
+        policy = store.core.policy
+        self.leadership = Leadership(policy, clock, self.life, self.ledger_reports)
         self.clients: Clients[ClientConnection] = Clients()
         clients = self.clients
         self.notices = GroupNotices(clients)
@@ -102,9 +112,12 @@ class Broker:
         self.uses = uses = Uses(core=store.core, clients=clients)
         self.expiring = Expiring(uses, store, writer, clock, topics, groups, meta, queues)
         frames = CheckFrames(store, clock, identity, self.notices.next_opaque)
+        budget = CheckBudget(policy)
         self.checking = Checking(
-            store, writer, clients, self.contradictions, self.answering, frames
+            store, writer, clients, self.contradictions, self.answering, frames, budget
         )
+        self.executor = VerdictExecutor(writer, self.checking, self.counts)
+        self.rounds = SettleRounds(store, writer, clock, self.leadership, self.executor)
         self.messages = Messages(topics=topics, clock=clock, cluster=identity.cluster)
         self.offsets = OffsetRequests(catalog, meta, queues, reach, topics, groups, uses)
         self.pulling = Pulling(
@@ -172,13 +185,14 @@ class Broker:
 
     def _native_parts(self) -> tuple[object, ...]:
         """Return the parts that handle native requests, except lists."""
-        store, writer, clock, answering = self.store, self.writer, self.clock, self.answering
+        store, clock, answering = self.store, self.clock, self.answering
         contradictions = self.contradictions
         return (
             NativeWriting(
                 answering, clock, self.messages, self.awaiting, contradictions, self.identity
             ),
-            NativeVerdicts(store, writer, clock, self.checking, self.counts, self.signs),
+            NativeVerdicts(store, clock, self.executor, self.signs, self.rounds.looks_up),
+            PipelineHeartbeats(clock, self.life, self.signs, self.leadership),
             NativeHands(
                 answering, store, self.reader, self.clients, clock, self.topics, contradictions
             ),
@@ -199,6 +213,14 @@ class Broker:
             NativeAdmin(store, reader, meta, writing, clients, clock, topics, self.groups),
         )
 
+    def look_up_with(self, process: LookUpPort) -> LedgerPasses:
+        """Let the broker's rounds look up ledgers through this process."""
+        passes = LedgerPasses(
+            self.store, self.writer, self.clock, self.executor, self.ledger_reports, process
+        )
+        self.rounds.ledger_work = passes
+        return passes
+
     # Frames and batches.
 
     def handle(self, connection: ClientConnection, frame: RemotingFrame) -> None:
@@ -218,6 +240,7 @@ class Broker:
 
     def _durable(self, batch: list[QueuedCommand], decisions: list[Decision]) -> None:
         self.counts.durable(batch, decisions)
+        self.checking.budget.durable(decisions, self.clock.now_ms())
         self._cataloging.durable(decisions)
 
     def _visible(self, numbers: set[int]) -> None:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
 
 from escrowmq.broker.broker import Broker
+from escrowmq.broker.checks.look_up_process import LookUpProcess
 from escrowmq.broker.config import OFF, BrokerConfig, Identity, TopicsConfig, WriterConfig
 from escrowmq.broker.native.status import Vitals
 from escrowmq.broker.net.connection import ClientConnection
@@ -62,6 +63,10 @@ STALLED_S = 1.0
 SPACE_S = 0.2
 #: The longest delay before a wrong clock is noticed.
 CLOCK_S = 1.0
+#: The longest delay before a due check is noticed, unless the broker rests after a long round.
+CHECK_S = 0.25
+#: How often the broker looks whether to probe the ledgers.
+PROBE_S = 1.0
 BACKLOG = 4_096
 #: How long peers may take to read the last answers when the broker stops.
 HANG_UP_S = 1.0
@@ -87,6 +92,8 @@ class Server:
         alerts: AlertsConfig | None = None,
         backup: BackupConfig | None = None,
         backup_command: Sequence[str] = (),
+        ledgers: Mapping[str, str] | None = None,
+        look_up_command: Sequence[str] = (),
     ) -> None:
         self._data = data
         self._clock = clock
@@ -102,6 +109,10 @@ class Server:
             backup_command=backup_command,
             name=broker.name,
         )
+        #: None if the broker looks no ledger up: none is configured, or it leaves all checks.
+        self._look_ups: LookUpProcess | None = None
+        if ledgers and policy.checked_by in ("auto", "broker"):
+            self._look_ups = LookUpProcess(look_up_command, ledgers)
         self._connections: set[ClientConnection] = set()
         #: Exists once the server stops; set when the last connection is closed.
         self._all_gone: asyncio.Event | None = None
@@ -170,8 +181,13 @@ class Server:
             (STALLED_S, "end_stalled_connections", self._end_stalled),
             (SPACE_S, "look_at_disk", self._look_at_space),
             (CLOCK_S, "look_at_clock", self._look_at_clock),
+            (CHECK_S, "check_transactions", self.broker.rounds.tick),
         ):
             self._background.every(every_s, name, work)
+        if self._look_ups is not None:
+            await self._look_ups.start()
+            passes = self.broker.look_up_with(self._look_ups)
+            self._background.every(PROBE_S, "probe_ledgers", passes.tick)
         await self._watch.start(self.broker, self._background, local_address(sockets[1]))
 
     async def _start_http(self, advertised: str) -> None:
@@ -237,6 +253,10 @@ class Server:
         await self._watch.stop()
         await self._close_doors()
         self._http.close()
+        if self._broker is not None:
+            await self._broker.rounds.close()
+        if self._look_ups is not None:
+            await self._look_ups.stop()
         if self._broker is not None:
             self._broker.checking.close()
             self._broker.awaiting.close()

@@ -19,6 +19,7 @@ from escrowmq.broker.periodic.backup_schedule import BackupConfig
 from escrowmq.broker.watch import alert_config
 from escrowmq.broker.watch.alert_config import AlertsConfig
 from escrowmq.cli.convert import from_text, from_toml
+from escrowmq.cli.rocketmq.hints import hint_for, is_broker_file
 from escrowmq.look_up.ledger_config import LedgerConfig, expand, masked
 from escrowmq.model.errors import RequestRefused
 from escrowmq.model.limits_config import LimitsConfig
@@ -50,6 +51,9 @@ _LEDGER_NAME = re.compile(r"ledger\.[a-z][a-z0-9]*(_[a-z0-9]+)*")
 
 #: A setting that may hold a token, so it is masked.
 HOOK = "alerts.url"
+
+#: What to do with a file of RocketMQ.
+CONVERT = "if it is the file of a RocketMQ broker, escrowmq config import converts it"
 
 ENV_PREFIX = "ESCROWMQ_"
 ENV_FILE = "ESCROWMQ_CONFIG"
@@ -148,20 +152,22 @@ def _secret(
 def _from_file(path: Path | None) -> Iterator[ConfiguredValue]:
     if path is None:
         return
+    text = ""
     try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        tables = tomllib.loads(text)
     except OSError as error:
         why = error.strerror or "cannot be read"
         raise RequestRefused("unreadable_config", why, path=str(path)) from error
     except ValueError as error:  # Not TOML, or not UTF-8.
-        raise RequestRefused("unreadable_config", str(error), path=str(path)) from error
+        why = f"{error}; {CONVERT}" if is_broker_file(text) else str(error)
+        raise RequestRefused("unreadable_config", why, path=str(path)) from error
     origin = f"file {path}"
     for section, table in _with_ledgers(tables):
         if not isinstance(table, dict):
             # The error leaves out the value, which may be a misplaced secret.
-            raise RequestRefused(
-                "bad_config", "keys belong in a [section]", key=section, origin=origin
-            )
+            why = hint_for(section) or "keys belong in a [section]"
+            raise RequestRefused("bad_config", why, key=section, origin=origin)
         _check_section(section, origin)  # An empty table reaches no other check.
         for key, value in table.items():
             yield _setting(section, key, value, from_toml, origin)
@@ -194,6 +200,8 @@ def _from_environ(environ: Mapping[str, str]) -> Iterator[ConfiguredValue]:
         elif name in slips:
             meant = f"did you mean {ENV_PREFIX}{slips[name]}?"
             raise RequestRefused("bad_config", meant, key=variable, origin=origin)
+        elif "_" not in name and (hint := hint_for(name)):
+            raise RequestRefused("bad_config", hint, key=variable, origin=origin)
 
 
 def _from_flags(flags: Iterable[str]) -> Iterator[ConfiguredValue]:
@@ -201,9 +209,8 @@ def _from_flags(flags: Iterable[str]) -> Iterator[ConfiguredValue]:
         name, equals, text = flag.partition("=")
         section, dot, key = name.rpartition(".")
         if not equals or not dot:
-            raise RequestRefused(
-                "bad_config", "write it as section.key=value", key=name, value=text, origin=FLAG
-            )
+            why = hint_for(name) or "write it as section.key=value"
+            raise RequestRefused("bad_config", why, key=name, value=text, origin=FLAG)
         yield _setting(section, key, text, from_text, FLAG)
 
 
@@ -214,7 +221,8 @@ def _setting(
     name = f"{section}.{key}"
     types = get_type_hints(SECTIONS.get(section, LedgerConfig))
     if key not in types:
-        hint = _did_you_mean(key, types)
+        theirs = hint_for(key)
+        hint = f"; {theirs}" if theirs else _did_you_mean(key, types)
         raise RequestRefused("bad_config", f"no such key{hint}", key=name, origin=origin)
     try:
         return ConfiguredValue(name=name, value=convert(types[key], given), origin=origin)

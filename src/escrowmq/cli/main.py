@@ -113,7 +113,9 @@ COMMANDS: Mapping[str, LazyCommand] = {
     "restore": LazyCommand(
         "data.backup_commands:restore", "Create a data directory from a backup."
     ),
-    "config": LazyCommand("config_commands:app", "Show the settings."),
+    "config": LazyCommand(
+        "config_commands:app", "Show the settings; convert those of a RocketMQ broker."
+    ),
     "bench": LazyCommand(
         "run.bench_command:bench", "Run a benchmark program, and print its figures."
     ),

@@ -24,6 +24,11 @@ class Output(StrEnum):
     CSV = "csv"
 
 
+OutputOption = Annotated[
+    Output, typer.Option("--output", "-o", help="A table for people; JSON or CSV for programs.")
+]
+
+
 class LineOutput(StrEnum):
     """Output format of a command that prints progress: text lines, or JSON."""
 
@@ -31,9 +36,6 @@ class LineOutput(StrEnum):
     JSON = "json"
 
 
-OutputOption = Annotated[
-    Output, typer.Option("--output", "-o", help="A table for people; JSON or CSV for programs.")
-]
 LineOutputOption = Annotated[
     LineOutput, typer.Option("--output", "-o", help="Text for people, or JSON lines.")
 ]

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from escrowmq.demo import downstream, order_service
-from escrowmq.demo.figures import DemoRun, Kill, ProgressSample
+from escrowmq.demo.figures import DemoRun, ProgressSample
 from escrowmq.demo.order_service import TRANSACTIONAL, death_mark
 from escrowmq.demo.processes import DemoBroker, demo_failed
-from escrowmq.demo.schedule import Moment, PlannedKill, Victim, by_own_hand, from_outside
+from escrowmq.demo.schedule import Kill, Moment, PlannedKill, Victim, by_own_hand, from_outside
 from escrowmq.demo.shop import DOWNSTREAM, Shop, ShopCounts
 from escrowmq.demo.step_times import read_times
 from escrowmq.model.errors import EscrowError

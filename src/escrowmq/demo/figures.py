@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from escrowmq.demo.schedule import Kill
 from escrowmq.demo.step_times import StepTimes
 from escrowmq.pipeline.audit.findings import FindingName
 from escrowmq.pipeline.audit.report import AuditReport
@@ -17,14 +18,6 @@ class ProgressSample(msgspec.Struct, frozen=True, kw_only=True):
     paid: int
     #: Messages consumed by the downstream service that is furthest behind.
     acted: int
-
-
-class Kill(msgspec.Struct, frozen=True, kw_only=True):
-    """A SIGKILL that was sent."""
-
-    at_s: float
-    victim: str
-    moment: str
 
 
 class DemoRun(msgspec.Struct, kw_only=True):
@@ -93,6 +86,12 @@ class Audited(msgspec.Struct, frozen=True, kw_only=True):
     transactional: AuditReport
     decided: DecisionCounts
 
+    @property
+    def is_proven(self) -> bool:
+        """Whether the transactional run's audit is complete and clean, and nothing is undecided."""
+        audit = self.transactional
+        return audit.is_clean and not audit.has_failed and not self.decided.undecided
+
 
 class MethodFigures(msgspec.Struct, frozen=True, kw_only=True):
     """Figures of one method to make four databases agree, on PostgreSQL and without kills."""
@@ -143,11 +142,9 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_proven(self) -> bool:
         """Whether the transactional run kept the promise, and every comparison could be made."""
-        run, audit = self.transactional, self.audited.transactional
+        run = self.transactional
         return (
-            audit.is_clean
-            and not audit.has_failed
-            and not self.audited.decided.undecided
+            self.audited.is_proven
             and run.is_through
             and run.paid == run.orders
             and not any(run.wrong_effects.values())

@@ -7,6 +7,8 @@ from enum import StrEnum
 from random import Random
 from typing import NamedTuple
 
+import msgspec
+
 BROKER_KILLS_MAX = 4
 """``escrowmq up`` doubles the wait before each restart in a row, so more kills would add waits."""
 
@@ -40,6 +42,14 @@ class PlannedKill(NamedTuple):
     victim: Victim
     moment: Moment
     delay_ms: int = 0
+
+
+class Kill(msgspec.Struct, frozen=True, kw_only=True):
+    """A SIGKILL that was sent."""
+
+    at_s: float
+    victim: str
+    moment: str
 
 
 #: Kinds of faults, used in turn and then shuffled. The first one alone can lose a plain message.

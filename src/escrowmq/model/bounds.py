@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from escrowmq.model.errors import RequestRefused
 
@@ -29,4 +29,13 @@ def check_order(section: str, settings: object, lower: str, higher: str) -> None
             f"must not be more than {section}.{higher}",
             key=f"{section}.{lower}",
             value=value,
+        )
+
+
+def check_choice(section: str, settings: object, name: str, choices: Sequence[str]) -> None:
+    """Refuse a setting that is none of the choices."""
+    value = getattr(settings, name)
+    if value not in choices:
+        raise RequestRefused(
+            "bad_config", f"must be {' or '.join(choices)}", key=f"{section}.{name}", value=value
         )

@@ -153,8 +153,8 @@ class DecideBatch(msgspec.Struct, frozen=True, kw_only=True):
     app_id: str
     query_id: str
     batch_id: BatchId
-    attempts: tuple[AttemptClaim, ...]
     by: str
+    attempts: tuple[AttemptClaim, ...]
     #: The writer's fingerprint of all rows; empty if it gave none.
     content: str = ""
     #: Whether the query decides every number, including those of empty batches.

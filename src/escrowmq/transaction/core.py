@@ -234,12 +234,12 @@ class Transactions:
         self.table.insert(
             NewRows(
                 first=record.first,
-                origin=record.origin,
-                state=State.PREPARED,
-                where=where,
-                next_at_ms=next_at_ms,
                 transaction_id=record.transaction_id,
+                origin=record.origin,
                 placed=record.placed,
+                next_at_ms=next_at_ms,
+                where=where,
+                state=State.PREPARED,
             )
         )
         self.names.origins.use(record.origin, where.at_ms, where.frame)

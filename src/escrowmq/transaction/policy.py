@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Literal, get_args
 
-from escrowmq.model.bounds import check_bounds, check_order
+from escrowmq.model.bounds import check_bounds, check_choice, check_order
 
 HOUR_MS = 3_600_000
+
+CheckedBy = Literal["auto", "broker", "pipeline", "off"]
+AfterLastCheck = Literal["park", "rollback"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckPolicy:
     """Section ``[transaction]``. The defaults are RocketMQ's."""
 
+    #: Which process checks undecided transactions. With `auto`, a pipeline does while it is alive,
+    #: and the broker does otherwise. `off` checks nothing: undecided transactions stay undecided.
+    checked_by: CheckedBy = "auto"
+    #: What happens after the last back-check. `park` keeps the transaction undecided for an
+    #: operator. `rollback` rolls it back and keeps its messages in the discard topic, as RocketMQ
+    #: does; a transaction that names a ledger is parked all the same.
+    after_last_check: AfterLastCheck = "park"
     #: Age of an undecided transaction before its first back-check.
     check_after_ms: int = 6_000
     #: Wait between two back-checks of one transaction.
@@ -23,6 +34,8 @@ class CheckPolicy:
     check_interval_max_ms: int = 600_000
     #: Back-checks sent to a live producer before a transaction is parked.
     checks_max: int = 15
+    #: Back-checks of one producer group that may be unanswered at a time.
+    check_budget_per_group: int = 1_000
     #: An undecided transaction older than this is parked, even if no producer was online.
     park_after_ms: int = 72 * HOUR_MS
     #: Messages in one transaction. An attempt of the Spark sink has no such limit.
@@ -35,6 +48,13 @@ class CheckPolicy:
     def __post_init__(self) -> None:
         check_bounds("transaction", self, _BOUNDS)
         check_order("transaction", self, "check_interval_ms", "check_interval_max_ms")
+        check_choice("transaction", self, "checked_by", get_args(CheckedBy))
+        check_choice("transaction", self, "after_last_check", get_args(AfterLastCheck))
+
+    @property
+    def is_for_pipelines(self) -> bool:
+        """Whether pipelines check the transactions of this broker."""
+        return self.checked_by in ("auto", "pipeline")
 
     @classmethod
     def told_by(cls, status: object) -> CheckPolicy:
@@ -49,6 +69,7 @@ _BOUNDS = (
     ("check_backoff", 1.0, 10.0),
     ("check_interval_max_ms", 1, 24 * HOUR_MS),
     ("checks_max", 1, 255),
+    ("check_budget_per_group", 1, 1_000_000),
     ("park_after_ms", 1, 10 * 365 * 24 * HOUR_MS),
     ("messages_max", 1, 4_096),
     ("transaction_bytes_max", 1024, 16 * 1024 * 1024),

@@ -12,18 +12,22 @@ from typing import NamedTuple
 from escrowmq.model.resolution import Resolution
 
 
-class State(IntEnum):
+class LabeledEnum(IntEnum):
+    """Codes with a name for people."""
+
+    @property
+    def label(self) -> str:
+        """The name that people, answers and refusals use, such as ``rolled_back``."""
+        return self.name.lower()
+
+
+class State(LabeledEnum):
     """State of a transaction. The codes are written to disk: never renumber, only add."""
 
     PREPARED = 0
     COMMITTED = 1
     ROLLED_BACK = 2
     PARKED = 3
-
-    @property
-    def label(self) -> str:
-        """The name that people and refusals use, such as ``rolled_back``."""
-        return self.name.lower()
 
 
 #: By code: a lookup takes a tenth of the time of calling the class.

@@ -13,7 +13,7 @@ from escrowmq.broker.server import Server
 from escrowmq.model.errors import Unavailable
 from escrowmq.model.sink_attempt import SinkAttempt, SinkRun
 from escrowmq.protocol.native.frames import encode_call
-from escrowmq.protocol.native.headers import AwaitDueHeader
+from escrowmq.protocol.native.pipeline_headers import AwaitDueHeader
 from escrowmq.protocol.native.requests import NativeCode
 from escrowmq.protocol.native.rows import AttemptRow
 from escrowmq.protocol.native.sink_headers import DecideBatchHeader

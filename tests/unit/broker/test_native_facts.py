@@ -16,8 +16,10 @@ from escrowmq.protocol.native.headers import (
     HoldManyHeader,
     ListBatchesHeader,
     ListTransactionsHeader,
+    NativeAnswer,
     NativeHeader,
     PlanHeader,
+    StatusAnswer,
 )
 from escrowmq.protocol.native.requests import NativeCode
 from escrowmq.protocol.native.row_forms import RowForm
@@ -185,6 +187,23 @@ async def test_status_tells_what_is_undecided_and_by_which_policy_it_is_checked(
         assert told.broker_address == server.broker_address
         assert told.pipeline_away_since_ms == T0
         assert told.now_ms == T0 + 3_000
+
+
+async def test_status_gives_every_field_of_its_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer, given = calls.Call.answer, set[str]()
+
+    def noted(call: calls.Call[NativeHeader], **fields: Any) -> None:  # noqa: ANN401 - of the answer
+        given.update(fields)
+        answer(call, **fields)
+
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        monkeypatch.setattr(calls.Call, "answer", noted)
+        await ask(peer, NativeCode.STATUS)
+    own = set(StatusAnswer.__struct_fields__) - set(NativeAnswer.__struct_fields__)
+    assert given == own
 
 
 async def test_ranges_are_planned_for_readers_at_the_same_time(tmp_path: Path) -> None:

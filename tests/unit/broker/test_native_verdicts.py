@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from escrowmq.broker.native import verdicts
+from escrowmq.broker.checks import obeying
 from escrowmq.broker.server import Server
 from escrowmq.client.network.native_calls import NativeCalls
 from escrowmq.model.errors import RequestRefused
@@ -116,7 +116,7 @@ async def hold_many(peer: Peer, count: int) -> None:
 async def test_very_many_are_decided_in_slices_between_which_others_have_their_turn(
     tmp_path: Path, form: RowForm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(verdicts, "SLICE_ROWS", 10)
+    monkeypatch.setattr(obeying, "SLICE_ROWS", 10)
     async with serving(tmp_path) as server:
         peer, other = [await Peer.to(server.broker_address) for _ in range(2)]
         await hold_many(peer, 95)

@@ -10,8 +10,6 @@ import pytest
 from escrowmq.broker.config import TopicsConfig
 from escrowmq.broker.state.create_first import CreateFirst
 from escrowmq.broker.state.topics import (
-    SCHEDULE_TOPIC,
-    SYSTEM_TOPICS,
     Topics,
     dlq_topic,
     retry_topic,
@@ -19,7 +17,7 @@ from escrowmq.broker.state.topics import (
 from escrowmq.model.catalog import READ, MessageType, Topic
 from escrowmq.model.errors import RequestRefused
 from escrowmq.model.topic_names import DEFAULT_TOPIC
-from escrowmq.protocol.message.message_views import PARKED_TOPIC
+from escrowmq.protocol.message.message_views import PARKED_TOPIC, SCHEDULE_TOPIC, SYSTEM_TOPICS
 from escrowmq.testing import MemoryEngine
 from escrowmq.testing.calls import accepted
 from escrowmq.transaction.commands import MarkCatalog

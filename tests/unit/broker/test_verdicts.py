@@ -18,6 +18,7 @@ from escrowmq.testing.calls import Calls
 from escrowmq.testing.settler import Round
 from escrowmq.transaction.commands import Command, Decision, Prepare, Verdict, VerdictKind
 from escrowmq.transaction.core import Transactions
+from escrowmq.transaction.policy import CheckPolicy
 from escrowmq.transaction.states import State
 from tests.unit.broker.asking import (
     ASK,
@@ -43,6 +44,7 @@ from tests.unit.broker.wire import (
     SEND,
     UNKNOWN,
     Peer,
+    clock_of,
     ending,
     eventually,
     facts,
@@ -144,6 +146,9 @@ async def test_after_all_checks_it_is_parked_and_a_person_can_resume_it(tmp_path
         assert (await resume(peer, facts(sent)["msgId"])).code == ResponseCode.SUCCESS
         assert await obey(server, ASK, checks_sent=0) == "asked"
         header, _ = await check(peer)
+        # A verdict from before it was resumed has no effect.
+        assert await obey(server, PARK, checks_sent=1) == "stale"
+        clock_of(server).advance(ms=CheckPolicy().park_after_ms)
         assert await obey(server, PARK, checks_sent=1) == "parked"
         peer.tell(END, answering(header, COMMIT))
         await eventually(lambda: visible(server))

@@ -37,6 +37,7 @@ T0 = 1_700_000_000_000
 #: Small, because each broker allocates an eighth of it as its reserve file.
 FREE_BYTES_MIN = 1024 * 1024
 BACKUP_COMMAND = (sys.executable, "-m", "escrowmq.cli.data.backup_job")
+LOOK_UP_COMMAND = (sys.executable, "-m", "escrowmq.look_up.child")
 LOOPBACK = BrokerConfig(port=0, name_port=0)
 
 
@@ -140,16 +141,25 @@ async def serving(
     sections: dict[str, Any] = {
         "broker": LOOPBACK,
         "store": StoreConfig(free_bytes_min=FREE_BYTES_MIN),
-        "policy": CheckPolicy(),
+        # The tests send verdicts themselves; a test of the broker's own checks says so.
+        "policy": CheckPolicy(checked_by="pipeline"),
         "topics": TopicsConfig(),
         "writer": WriterConfig(),
         "limits": LimitsConfig(),
         "alerts": AlertsConfig(),
         "backup": BackupConfig(),
     }
+    ledgers = changes.pop("ledgers", None)
     for name, fields in changes.items():
         sections[name] = replace(sections[name], **fields)
-    server = Server(data, clock or ManualClock(T0), **sections, backup_command=BACKUP_COMMAND)
+    server = Server(
+        data,
+        clock or ManualClock(T0),
+        **sections,
+        backup_command=BACKUP_COMMAND,
+        ledgers=ledgers,
+        look_up_command=LOOK_UP_COMMAND,
+    )
     await server.start()
     try:
         yield server

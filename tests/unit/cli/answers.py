@@ -26,6 +26,8 @@ TEXTS = {
     "backup",
     "backup_last_good",
     "backup_last_error",
+    "round_did",
+    "round_error",
 }
 POLICY: dict[str, Any] = {
     "check_backoff": 1.0,
@@ -33,6 +35,9 @@ POLICY: dict[str, Any] = {
     "check_interval_max_ms": 600_000,
     "checks_max": 15,
     "park_after_ms": 3_600_000,
+    "checked_by": "auto",
+    "checker": "pipeline",
+    "after_last_check": "park",
 }
 
 

@@ -36,6 +36,7 @@ RUNS: Mapping[str, tuple[str, ...]] = {
     "bench": ("",),
     "clock confirm": ("--broker {doubted} --yes", ASKED + "--dry-run"),
     "clock show": (ASKED,),
+    "config import": ("{rocketmq_file}", "{rocketmq_file} --write {folder}/escrowmq.toml"),
     "config show": ("--set store.durability=os",),
     "dlq list": (ASKED,),
     "dlq redrive": (ASKED + "{letters_of} --limit 1", ASKED + "{letters_of} --dry-run"),
@@ -109,6 +110,8 @@ class World:
         call("backup", backup, "--data-dir", stopped)
         lake = Lake(folder / "lake")
         lake.append(MESSAGES, rows_of(MESSAGES, message("T", 1, MIDNIGHT_MS)), lambda _: ())
+        rocketmq_file = folder / "broker.conf"
+        rocketmq_file.write_text("brokerName=a\nbrokerId=0\nbrokername=b\nlistenPort=-1\n")
         ledger = f"sqlite:///{folder / 'shop.db'}"
         SqlLedger(ledger).create()
         with (
@@ -132,6 +135,7 @@ class World:
                 "ledger": ledger,
                 "letters_of": GROUP,
                 "message_id": message_id,
+                "rocketmq_file": rocketmq_file,
                 "stopped": stopped,
             }
             yield cls(broker, facts)

@@ -82,6 +82,36 @@ def test_status_says_when_the_pipeline_was_last_heard() -> None:
 
 
 @pytest.mark.parametrize(
+    ("known", "text"),
+    [
+        ({"checker": "none"}, "OFF (transaction.checked_by = off): undecided transactions wait"),
+        ({}, "by the pipeline"),
+        ({"checker_since_ms": 60_000}, "by the pipeline since 1970-01-01 00:01:00"),
+        ({"checker": "broker", "checker_since_ms": 60_000}, "00:01:00.000+00:00, no round so far"),
+        ({"checker": "broker", "round_ended_at_ms": 99_000}, "1 s ago: nothing was due"),
+        (
+            {"checker": "broker", "round_ended_at_ms": 99_000, "round_did": "asked=3"},
+            "1 s ago: asked=3",
+        ),
+        (
+            {"checker": "broker", "round_ended_at_ms": 99_000, "round_error": "disk full"},
+            "1 s ago, FAILED: disk full",
+        ),
+    ],
+)
+def test_status_says_which_process_checks(known: dict[str, Any], text: str) -> None:
+    assert text in facts(answered(now_ms=100_000, **known), ReportedLag())["checks"]
+
+
+def test_status_says_that_the_broker_replaces_a_pipeline() -> None:
+    alone = answered(checker="broker")
+    assert facts(alone, ReportedLag())["pipeline"] == "none, and none is needed for checks"
+    away = answered(checker="broker", pipeline_away_since_ms=500_000)
+    assert "AWAY since" in facts(away, ReportedLag())["pipeline"]
+    assert "the broker checks instead" in facts(away, ReportedLag())["pipeline"]
+
+
+@pytest.mark.parametrize(
     ("known", "name", "text"),
     [
         ({}, "disk", "unknown"),

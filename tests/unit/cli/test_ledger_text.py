@@ -31,8 +31,10 @@ from escrowmq.look_up.ledger_config import LedgerConfig
 from escrowmq.look_up.ledgers import Ledgers
 from escrowmq.model.errors import RequestRefused
 from escrowmq.pipeline.settle.reporting import LedgerReporter
-from escrowmq.protocol.native.headers import AwaitDueHeader, HoldManyHeader
+from escrowmq.pipeline.settle.round_progress import RoundProgress
+from escrowmq.protocol.native.headers import HoldManyHeader
 from escrowmq.protocol.native.ledgers import LedgerRow
+from escrowmq.protocol.native.pipeline_headers import AwaitDueHeader
 from escrowmq.protocol.native.requests import NativeCode
 from escrowmq.protocol.native.rows import SentInRow
 from escrowmq.testing import InProcessBroker
@@ -64,7 +66,7 @@ class Pipeline:
     def __init__(self, broker: InProcessBroker, **urls: str) -> None:
         self._broker = broker
         self._ledgers = Ledgers({name: LedgerConfig(url=url) for name, url in urls.items()})
-        self._reporter = LedgerReporter(self._ledgers.book)
+        self._reporter = LedgerReporter(self._ledgers.book, RoundProgress())
         self.round()
 
     def round(self) -> None:
@@ -104,7 +106,7 @@ def test_a_ledger_that_is_reached(broker: InProcessBroker, run: Run, url: str) -
     Pipeline(broker, shop=url)
     said = run("txn", "explain", "t")
     assert f"Its outcome is in the ledger shop ({uuid}), which was reached" in said
-    assert "the pipeline's next round looks it up" in said
+    assert "the next round looks it up" in said
     status = run("status")
     assert "attached, no verdict so far\n" in status
     assert "nothing to settle" not in status

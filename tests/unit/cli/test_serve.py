@@ -47,7 +47,6 @@ def started(data: Path, *flags: str) -> Iterator[tuple[subprocess.Popen[str], re
             ready = READY.fullmatch(process.stdout.readline())
             assert ready is not None
             assert int(ready[3]) == process.pid
-            assert "pipeline" in process.stdout.readline()
             yield process, ready
         finally:
             process.kill()
@@ -70,6 +69,15 @@ async def test_a_signal_stops_it_cleanly_and_it_starts_again(
             process.send_signal(number)
             _, errors = process.communicate(timeout=20)
             assert (process.returncode, errors) == (0, "")
+
+
+@pytest.mark.parametrize("checked_by", ["pipeline", "off"])
+def test_a_broker_that_does_not_check_says_so(tmp_path: Path, checked_by: str) -> None:
+    flags = ("--set", f"transaction.checked_by={checked_by}")
+    with started(tmp_path, *flags) as (process, _):
+        assert process.stdout is not None
+        told = process.stdout.readline()
+    assert told.startswith("undecided transactions wait: transaction.checked_by ")
 
 
 async def test_after_a_kill_it_recovers(tmp_path: Path) -> None:

@@ -363,6 +363,20 @@ def test_nobody_is_said_to_be_asked_about_what_a_spark_sink_holds(
     assert "producer" not in said
 
 
+def test_the_process_that_checks_is_named() -> None:
+    by_broker = answered(checker="broker", checker_since_ms=500_000)
+    assert "The broker checks by itself since 1970-01-01" in words(by_broker)
+    failed = msgspec.structs.replace(by_broker, round_error="disk\nfull")
+    assert "Its last round failed: disk" in words(failed)
+    assert "Checks are off (transaction.checked_by = off)" in words(answered(checker="none"))
+
+
+def test_rocketmqs_way_after_the_last_check_is_said() -> None:
+    rolls_back = answered(after_last_check="rollback")
+    assert "next round rolls it back (asked 15 times)" in words(rolls_back, checks_sent=15)
+    assert "next round looks it up" in words(rolls_back, checks_sent=15, ledger="u")
+
+
 def test_what_stands_in_the_way_is_said() -> None:
     assert "pipeline is away since" in words(answered(pipeline_away_since_ms=500_000))
     grown = answered(check_backoff=2.0)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from escrowmq.cli.main import main
-from escrowmq.cli.txn import bulk, choosing
+from escrowmq.cli.txn import asking, bulk
 from escrowmq.cli.txn.filter import TransactionFilter, parse_filters
 from escrowmq.client.ledger.table import SqlLedger
 from escrowmq.client.network.native_calls import NativeCalls
@@ -349,7 +349,7 @@ def test_only_undecided_transactions_are_taken(state: int) -> None:
 def test_very_many_are_settled_in_bounded_requests_with_progress(
     broker: InProcessBroker, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(choosing, "PAGE_ROWS", 7)
+    monkeypatch.setattr(asking, "PAGE_ROWS", 7)
     monkeypatch.setattr(bulk, "PROGRESS_S", 0.0)
     hold(broker, *(f"t{number:02}" for number in range(40)))
     rows = run("commit --filter group=pay --yes")

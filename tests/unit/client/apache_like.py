@@ -9,8 +9,8 @@ from escrowmq.broker.rocketmq.sending import Sending
 from escrowmq.broker.server import Server
 from escrowmq.protocol.message.ids import offset_message_id
 from escrowmq.protocol.native.requests import NativeCode
-from escrowmq.protocol.remoting.codes import ResponseCode
-from escrowmq.protocol.remoting.send_headers import SendResponseHeader
+from escrowmq.protocol.remoting.codes import RequestCode, ResponseCode
+from escrowmq.protocol.remoting.send_headers import EndTransactionHeader, SendResponseHeader
 
 if TYPE_CHECKING:
     import pytest
@@ -20,6 +20,22 @@ def play_apache(server: Server) -> None:
     """Make producers that start from now on take the broker for one of Apache's."""
     for code in NativeCode:
         server.broker._handlers.pop(code, None)
+
+
+def refuse_late_decisions(server: Server) -> None:
+    """Answer each decision with code 604, as Apache's broker does after the message's own time.
+
+    The answer to a check is accepted.
+    """
+    end = server.broker._handlers[RequestCode.END_TRANSACTION]
+
+    def refuse(request: Request) -> None:
+        if request.header(EndTransactionHeader).is_check_answer:
+            end(request)
+        else:
+            request.answer(ResponseCode.ILLEGAL_OPERATION, remark="check_immunity_time is over")
+
+    server.broker._handlers[RequestCode.END_TRANSACTION] = refuse
 
 
 def store_unsafely(monkeypatch: pytest.MonkeyPatch, code: ResponseCode) -> None:

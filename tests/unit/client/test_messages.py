@@ -9,7 +9,8 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from escrowmq.client.messages.messages import Message, message_of, new_message_id, received
+from escrowmq.client.messages.message_ids import new_message_id
+from escrowmq.client.messages.messages import Message, message_of, received
 from escrowmq.model import message as model
 from escrowmq.model.errors import RequestRefused
 from escrowmq.protocol.message.properties import parse_properties

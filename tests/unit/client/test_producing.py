@@ -12,7 +12,8 @@ import pytest
 from escrowmq.broker.net.connection import ClientConnection
 from escrowmq.broker.server import Server
 from escrowmq.client.config import ProducerConfig
-from escrowmq.client.messages.messages import Message, new_transaction_id
+from escrowmq.client.messages.message_ids import new_transaction_id
+from escrowmq.client.messages.messages import Message
 from escrowmq.client.messages.outgoing import HeldTransaction
 from escrowmq.client.producer.check_answers import Check, Checker
 from escrowmq.client.producer.producing import Producing

@@ -7,12 +7,11 @@ from escrowmq.demo.figures import (
     DecisionCounts,
     DemoRun,
     Figures,
-    Kill,
     MethodFigures,
     OnPostgres,
     ProgressSample,
 )
-from escrowmq.demo.schedule import Moment, Victim
+from escrowmq.demo.schedule import Kill, Moment, Victim
 from escrowmq.demo.shop import DOWNSTREAM
 from escrowmq.demo.step_times import OrderStep, StepTimes
 from escrowmq.pipeline.audit.findings import ComparedEvidence as Evidence

@@ -15,6 +15,7 @@ from escrowmq.look_up.ledger_book import LedgerBook
 from escrowmq.look_up.ledger_config import LedgerConfig, scrubbed
 from escrowmq.look_up.ledgers import Ledgers
 from escrowmq.pipeline.settle.reporting import LedgerReporter
+from escrowmq.pipeline.settle.round_progress import RoundProgress
 from escrowmq.pipeline.settle.settling import Settling
 from escrowmq.protocol.native.ledgers import REPORTED_MAX, LedgerReportRow, LedgerRow
 from escrowmq.protocol.native.requests import NativeCode
@@ -39,7 +40,7 @@ def only(book: LedgerBook) -> LedgerReportRow:
 
 
 def heard(broker: InProcessBroker, ledgers: Ledgers) -> list[LedgerRow]:
-    LedgerReporter(ledgers.book).send([broker.broker_address])
+    LedgerReporter(ledgers.book, RoundProgress()).send([broker.broker_address])
     with NativeCalls(broker.broker_address) as calls:
         return calls.call(NativeCode.LIST_LEDGERS).rows
 
@@ -86,9 +87,10 @@ def test_two_names_for_one_ledger_are_told(tmp_path: Path) -> None:
 
 
 def test_a_broker_that_is_away_or_too_old_is_no_failure(broker: InProcessBroker) -> None:
-    reporter = LedgerReporter(LedgerBook())
+    progress = RoundProgress()
+    reporter = LedgerReporter(LedgerBook(), progress)
     reporter.send(["127.0.0.1:1"])
-    reporter.round_ended([broker.broker_address])
+    progress.succeeded([broker.broker_address])
     reporter.send([broker.broker_address, "127.0.0.1:1"])
 
 

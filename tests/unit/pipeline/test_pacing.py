@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from escrowmq.pipeline.config import PipelineConfig
 from escrowmq.pipeline.service.pacing import (
     ATTEMPTS_MS,
@@ -10,14 +12,18 @@ from escrowmq.pipeline.service.pacing import (
     Heard,
     Pace,
 )
+from escrowmq.protocol.native.pipeline_headers import AwaitDueAnswer
 
 CONFIG = PipelineConfig(
     settle_interval_ms=5_000, archive_interval_ms=10_000, lake_upkeep_interval_ms=100_000
 )
 
 
-def said(broker: str = "a:1", **facts: int) -> Heard:
-    return Heard(broker=broker, now_ms=0, **facts)  # type: ignore[arg-type] # they fit
+NOTHING = AwaitDueAnswer(due=0, undecided=0, sink_attempts=0, batches_decided=0, log_end=0)
+
+
+def said(broker: str = "a:1", *, is_news: bool = False, **facts: int) -> Heard:
+    return Heard(broker=broker, answer=replace(NOTHING, **facts), is_news=is_news)
 
 
 def news(broker: str = "a:1", **facts: int) -> Heard:

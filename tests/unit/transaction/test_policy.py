@@ -11,6 +11,11 @@ import pytest
 from escrowmq.model.errors import RequestRefused
 from escrowmq.transaction.policy import _BOUNDS, CheckPolicy
 
+CHOICES = {
+    "checked_by": ("auto", "broker", "pipeline", "off"),
+    "after_last_check": ("park", "rollback"),
+}
+
 
 def test_the_defaults_are_rocketmqs() -> None:
     policy = CheckPolicy()
@@ -21,8 +26,18 @@ def test_the_defaults_are_rocketmqs() -> None:
     )
 
 
-def test_every_setting_has_bounds() -> None:
-    assert {name for name, _, _ in _BOUNDS} == {field.name for field in fields(CheckPolicy)}
+def test_every_setting_has_bounds_or_choices() -> None:
+    settings = {field.name for field in fields(CheckPolicy)}
+    assert {name for name, _, _ in _BOUNDS} == settings - CHOICES.keys()
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_a_setting_with_choices_takes_only_these(name: str) -> None:
+    for choice in CHOICES[name]:
+        assert getattr(CheckPolicy(**{name: choice}), name) == choice  # type: ignore[arg-type]
+    with pytest.raises(RequestRefused, match=f"must be {' or '.join(CHOICES[name])}") as caught:
+        CheckPolicy(**{name: "sometimes"})  # type: ignore[arg-type]
+    assert caught.value.fields == {"key": f"transaction.{name}", "value": "sometimes"}
 
 
 @pytest.mark.parametrize(("name", "low", "high"), _BOUNDS)

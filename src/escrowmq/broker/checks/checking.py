@@ -19,6 +19,7 @@ from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from escrowmq.broker.checks.budget import CheckBudget
 from escrowmq.broker.net.requests import Request, handles
 from escrowmq.broker.write.bulk import Bulk, Ends
 from escrowmq.broker.write.guard import guarded
@@ -42,6 +43,7 @@ from escrowmq.transaction.commands import (
     VerdictKind,
 )
 from escrowmq.transaction.decisions.checking import outcome_of
+from escrowmq.transaction.records import Asked
 from escrowmq.transaction.states import RESOLVES, State
 
 if TYPE_CHECKING:
@@ -148,6 +150,7 @@ class Checking:
     contradictions: Contradictions
     answering: Answering
     frames: CheckFrames
+    budget: CheckBudget
     #: Back-checks sent since the broker started.
     asked_count: int = field(default=0, init=False)
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop, init=False)
@@ -225,8 +228,17 @@ class Checking:
 
     # Back-checks.
 
+    @property
+    def room(self) -> int:
+        """How many more back-checks may get in line."""
+        return 0 if self._is_closed else ASKED_MAX - len(self._asks)
+
     def _get_in_line(self, head: int, told: Told) -> None:
-        if self._is_closed or head in self._asks or len(self._asks) >= ASKED_MAX:
+        half = self.store.core.half(head)
+        assert half is not None, "the core has just named it"
+        group = self.store.core.names.origins[half.origin].group
+        is_under_way = head in self._asks or self.room <= 0
+        if is_under_way or not self.budget.take(group, head, self.frames.clock.now_ms()):
             _tell(told, VerdictOutcome.BUSY)
             return
         ask = self._asks[head] = _Ask(head, told)
@@ -304,10 +316,17 @@ class Checking:
         # If the answer came first, the core records no check, but the producer was asked.
         is_durable = isinstance(end, Decision)
         self.asked_count += is_durable
+        asked = end.records[0] if isinstance(end, Decision) and end.records else None
+        if isinstance(asked, Asked):
+            self.budget.counted(ask.head, asked, self.frames.clock.now_ms())
+        else:
+            self.budget.release(ask.head)
         self._end(ask, VerdictOutcome.ASKED if is_durable else VerdictOutcome.UNKNOWN)
 
     def _end(self, ask: _Ask, outcome: VerdictOutcome) -> None:
         del self._asks[ask.head]
+        if outcome is not VerdictOutcome.ASKED:
+            self.budget.release(ask.head)
         _tell(ask.told, outcome)
 
     def close(self) -> None:

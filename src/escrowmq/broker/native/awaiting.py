@@ -20,7 +20,7 @@ from escrowmq.broker.write.guard import guarded
 from escrowmq.broker.write.writer import Writer
 from escrowmq.model.errors import Unavailable
 from escrowmq.model.sink_attempt import SinkRun, parse_attempt
-from escrowmq.protocol.native.headers import AwaitDueHeader
+from escrowmq.protocol.native.pipeline_headers import AwaitDueHeader
 from escrowmq.protocol.native.requests import NativeCode
 from escrowmq.store.store import Store
 from escrowmq.store.table.chunk import Checks

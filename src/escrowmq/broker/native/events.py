@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from enum import IntEnum
 from typing import assert_never
 
 import msgspec
@@ -11,7 +10,7 @@ import msgspec
 from escrowmq.transaction import records as kinds
 from escrowmq.transaction.core import Transactions
 from escrowmq.transaction.records import PLAIN, Record, Span, unpack_rows
-from escrowmq.transaction.states import State
+from escrowmq.transaction.states import LabeledEnum, State
 from escrowmq.transaction.table import FIRST
 
 NOTHING = -(2**63)
@@ -24,7 +23,7 @@ _UNTOLD = (
 _UNDECIDED = (State.PREPARED, State.PARKED)
 
 
-class EventKind(IntEnum):
+class EventKind(LabeledEnum):
     """Kinds of events; the numbers are used only within this process."""
 
     HELD = 0
@@ -37,11 +36,6 @@ class EventKind(IntEnum):
     ROLLED_BACK = 7
     VISIBLE = 8
     UNREADABLE = 9
-
-    @property
-    def label(self) -> str:
-        """Name of the kind in answers."""
-        return self.name.lower()
 
 
 OF_STATE = {State.COMMITTED: EventKind.COMMITTED, State.ROLLED_BACK: EventKind.ROLLED_BACK}

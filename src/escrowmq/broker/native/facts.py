@@ -61,8 +61,8 @@ BYTES_PER_RANGE = 64 * 1024 * 1024
 """Approximate size of a planned range, unless the request gives a weight."""
 
 _FIELDS = set(StatusAnswer.__struct_fields__) - set(NativeAnswer.__struct_fields__)
-_OF_STATUS = sorted(_FIELDS & set(BrokerStatus.__struct_fields__) - {"log_end"})
 _OF_POLICY = sorted(_FIELDS & {field.name for field in fields(CheckPolicy)})
+_OF_STATUS = sorted(_FIELDS & set(BrokerStatus.__struct_fields__) - {"log_end", *_OF_POLICY})
 _DECIDED = (int(State.COMMITTED), int(State.ROLLED_BACK))
 _STATES = {state.label: state for state in State}
 

@@ -34,12 +34,11 @@ class NativeLedgers:
     @handles(NativeCode.REPORT_LEDGERS)
     def report(self, call: Call[ReportLedgersHeader]) -> None:
         """Take a pipeline's report about its ledgers."""
-        header = call.header
         self.reports.put(
-            header.pipeline,
+            call.header.pipeline,
             call.rows(LedgerReportRow),
             now_ms=self.clock.monotonic_ms(),
-            valid_for_ms=header.valid_for_ms,
+            valid_for_ms=call.header.valid_for_ms,
         )
         call.answer()
 
@@ -102,7 +101,7 @@ def ledgers_seen(
         rows=rows + [LedgerRow(uuid=uuid, undecided=-less) for less, uuid in largest],
         left_out=len(others) - len(largest),
         pipelines=pipelines,
-        undecided_without_ledger=stuck if pipelines else 0,
+        undecided_without_ledger=stuck if pipelines or reports.own(now_ms) is not None else 0,
     )
 
 

@@ -14,6 +14,7 @@ from escrowmq.broker.periodic.background import Failed, PeriodicTasks
 from escrowmq.broker.periodic.scheduled_backups import BackupState, ScheduledBackups
 from escrowmq.broker.state.capacity import Capacities, Capacity
 from escrowmq.broker.state.catalog_opening import CatalogFound
+from escrowmq.protocol.message.limits import SHOWN_CHARS_MAX
 from escrowmq.protocol.native.ledgers import LedgerRow
 from escrowmq.store.reading.undecided_counts import standing
 from escrowmq.store.table.undecided import prepared_by_origin
@@ -21,6 +22,8 @@ from escrowmq.store.table.undecided import prepared_by_origin
 if TYPE_CHECKING:
     from escrowmq.broker.checks.checking import Checking
     from escrowmq.broker.checks.contradictions import Contradictions
+    from escrowmq.broker.checks.leading import Leadership
+    from escrowmq.broker.checks.rounds import SettleRounds
     from escrowmq.broker.config import Identity
     from escrowmq.broker.net.connection import ClientConnection
     from escrowmq.broker.net.limits import ConnectionLimits
@@ -38,7 +41,7 @@ OUR_RELEASE = version("escrowmq")
 """Read once, because the lookup reads files."""
 
 PIPELINE_SILENT_MS_MAX = 120_000
-"""A pipeline that sends no verdict and does not ask for news for longer than this is away."""
+"""An expected pipeline that sends nothing for longer than this is away."""
 
 
 LEDGERS_SHOWN = 100
@@ -80,6 +83,8 @@ class StatusParts(Protocol):
     contradictions: Contradictions
     ledger_reports: LedgerReports
     signs: PipelineSigns
+    leadership: Leadership
+    rounds: SettleRounds
     vitals: Vitals
 
 
@@ -132,9 +137,21 @@ class BrokerStatus(msgspec.Struct, frozen=True, kw_only=True):
     log_end: int
     log_flushed: int
     durability: str
-    #: When the pipeline last sent a verdict (0: never), and since when it is away (0: it is not).
+    #: When a pipeline last sent a verdict (0: never), and since when it is away (0: it is not, or
+    #: none is expected).
     last_verdict_at_ms: int
     pipeline_away_since_ms: int
+    #: Which process checks undecided transactions: `broker`, `pipeline` or `none`; since when; and
+    #: the setting that says so.
+    checker: str
+    checker_since_ms: int
+    checked_by: str
+    #: When the broker's own last round ended (0: never), how long it took, what it did, and why it
+    #: failed (empty: it did not).
+    round_ended_at_ms: int
+    round_took_ms: int
+    round_did: str
+    round_error: str
     background_failed: list[Failed]
     #: What the disk has room for: `all`, `no_messages`, `no_decisions` or `nothing`; and its free
     #: bytes, including the reserve.
@@ -205,8 +222,6 @@ def status(broker: StatusParts) -> BrokerStatus:
     clock, time = broker.clock, broker.clock.time
     started_at_ms = now_ms - clock.uptime_ms
     signs = broker.signs
-    heard_at_ms = 0 if signs.last_at_ms is None else clock.ago_ms(signs.last_at_ms)
-    is_away = now_ms - heard_at_ms > PIPELINE_SILENT_MS_MAX
     names = broker.capacities.all()
     return BrokerStatus(
         is_ready=store.failure is None,
@@ -243,7 +258,8 @@ def status(broker: StatusParts) -> BrokerStatus:
         last_verdict_at_ms=(
             0 if signs.verdict_at_ms is None else clock.ago_ms(signs.verdict_at_ms)
         ),
-        pipeline_away_since_ms=(heard_at_ms or started_at_ms) if is_away else 0,
+        pipeline_away_since_ms=_away_since_ms(broker, now_ms) or 0,
+        **_of_checks(broker),
         background_failed=vitals.background.failed,
         disk=store.space.level.name.lower(),
         disk_free_bytes=store.space.free_bytes,
@@ -261,6 +277,32 @@ def status(broker: StatusParts) -> BrokerStatus:
         **_of_alerts(vitals.alerting),
         **_of_backups(vitals.backups),
     )
+
+
+def _away_since_ms(broker: StatusParts, now_ms: int) -> int | None:
+    """Return since when an expected pipeline is away; None if it is not away or not expected."""
+    heard_at_ms = broker.signs.last_at_ms
+    checked_by = broker.store.core.policy.checked_by
+    is_expected = checked_by == "pipeline" or (checked_by == "auto" and heard_at_ms is not None)
+    if not is_expected:
+        return None
+    if heard_at_ms is None:
+        return now_ms - broker.clock.uptime_ms
+    since_ms = broker.clock.ago_ms(heard_at_ms)
+    return since_ms if now_ms - since_ms > PIPELINE_SILENT_MS_MAX else None
+
+
+def _of_checks(broker: StatusParts) -> dict[str, Any]:
+    leadership, last = broker.leadership, broker.rounds.last
+    return {
+        "checker": leadership.checker.value,
+        "checker_since_ms": leadership.since_ms,
+        "checked_by": leadership.policy.checked_by,
+        "round_ended_at_ms": last.ended_at_ms,
+        "round_took_ms": last.took_ms,
+        "round_did": last.did_text,
+        "round_error": last.error[:SHOWN_CHARS_MAX],
+    }
 
 
 def _of_ledgers(seen: LedgersSeen) -> dict[str, Any]:

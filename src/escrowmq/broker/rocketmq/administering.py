@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 from escrowmq.broker.native.status import OUR_RELEASE
 from escrowmq.broker.net.requests import Request, handles
-from escrowmq.broker.state.topics import SYSTEM_TOPICS, Topics
+from escrowmq.broker.state.topics import Topics
 from escrowmq.model.catalog import MessageType, Setting, Topic
 from escrowmq.model.errors import RequestRefused
 from escrowmq.model.topic_names import DEFAULT_TOPIC
 from escrowmq.protocol.message.limits import BODY_BYTES_MAX
+from escrowmq.protocol.message.message_views import SYSTEM_TOPICS
 from escrowmq.protocol.remoting import admin_headers, bodies, cluster_bodies
 from escrowmq.protocol.remoting.codes import OUR_VERSION, RequestCode, ResponseCode
 from escrowmq.transaction.commands import PutSetting, RemoveSetting

@@ -8,14 +8,9 @@ from typing import TYPE_CHECKING
 from escrowmq.broker.net.requests import Request, handles
 from escrowmq.broker.rocketmq.group_requests import GroupRequests
 from escrowmq.model.catalog import Group
-from escrowmq.protocol.remoting import (
-    admin_headers,
-    bodies,
-    client_bodies,
-    cluster_bodies,
-    consumer_headers,
-)
+from escrowmq.protocol.remoting import admin_headers, bodies, client_bodies, cluster_bodies
 from escrowmq.protocol.remoting.codes import LANGUAGES, UNKNOWN_LANGUAGE, RequestCode, ResponseCode
+from escrowmq.protocol.remoting.consumer_headers import ConsumerGroupHeader
 from escrowmq.transaction.commands import RemoveGroup
 
 if TYPE_CHECKING:
@@ -165,9 +160,7 @@ class GroupTools(GroupRequests):
     @handles(RequestCode.GET_CONSUMER_CONNECTION_LIST)
     def consumers(self, request: Request) -> None:
         """Answer with the online members of a consumer group and their subscriptions."""
-        group = self.clients.consumers(
-            request.header(consumer_headers.ConsumerGroupHeader).consumer_group
-        )
+        group = self.clients.consumers(request.header(ConsumerGroupHeader).consumer_group)
         if group is None:
             _nobody(request)
             return
@@ -203,9 +196,9 @@ def _subscription(known: Subscription) -> client_bodies.SubscriptionBody:
     return client_bodies.SubscriptionBody(
         topic=known.topic,
         expression=known.expression,
+        tags_codes=tuple(sorted(known.codes)),
         expression_type=known.kind,
         version=known.version,
-        tags_codes=tuple(sorted(known.codes)),
     )
 
 

@@ -14,8 +14,9 @@ import msgspec
 
 from escrowmq.broker.state.counting import BrokerCounts
 from escrowmq.broker.state.queues import Queues
-from escrowmq.broker.state.topics import SYSTEM_TOPICS, Topics
+from escrowmq.broker.state.topics import Topics
 from escrowmq.model.topic_names import RETRY_PREFIX, SYSTEM_GROUP_PREFIX
+from escrowmq.protocol.message.message_views import SYSTEM_TOPICS
 from escrowmq.store.meta.meta import Meta
 
 OFFSETS_MAX = 100_000

@@ -16,6 +16,9 @@ from escrowmq.protocol.native.ledgers import LedgerReportRow, LedgerRow
 PIPELINES_MAX = 16
 """Pipelines whose reports are kept; the broker drops the oldest report first."""
 
+BROKER = "broker"
+"""Stands in the place of a pipeline's name in what the broker itself found."""
+
 VALID_MS_MAX = 600_000
 """Longest validity of a report, whatever its pipeline asks for."""
 
@@ -36,6 +39,8 @@ class LedgerReports:
     def __init__(self) -> None:
         #: By pipeline, the newest last.
         self._reports: dict[str, PipelineReport] = {}
+        #: What the broker itself found.
+        self._own: PipelineReport | None = None
 
     def put(
         self,
@@ -49,14 +54,18 @@ class LedgerReports:
         self._reports.pop(pipeline, None)
         if valid_for_ms <= 0:
             return
-        self._reports[pipeline] = PipelineReport(
-            pipeline=pipeline,
-            reported_at_ms=now_ms,
-            valid_until_ms=now_ms + min(valid_for_ms, VALID_MS_MAX),
-            ledgers=tuple(_facts(pipeline, row, now_ms) for row in rows),
-        )
+        self._reports[pipeline] = _report(pipeline, rows, now_ms, valid_for_ms)
         if len(self._reports) > PIPELINES_MAX:
             del self._reports[next(iter(self._reports))]
+
+    def put_own(self, rows: Sequence[LedgerReportRow], *, now_ms: int, valid_for_ms: int) -> None:
+        """Store what the broker itself found."""
+        self._own = _report(BROKER, rows, now_ms, valid_for_ms)
+
+    def own(self, now_ms: int) -> tuple[LedgerRow, ...] | None:
+        """Return what the broker itself found; None if it does not look ledgers up."""
+        is_valid = self._own is not None and now_ms < self._own.valid_until_ms
+        return self._own.ledgers if self._own is not None and is_valid else None
 
     def current(self, now_ms: int) -> list[PipelineReport]:
         """Return the valid reports, the newest last, and forget the others."""
@@ -66,7 +75,7 @@ class LedgerReports:
         return list(self._reports.values())
 
     def ledgers(self, now_ms: int) -> list[LedgerRow]:
-        """Return each ledger once, from the newest report.
+        """Return each ledger once, from the newest report, or from the broker if only it can.
 
         A restarted pipeline reports under a new name, while its last report before that is still
         valid. So a configured name stands for one ledger, unless the reports give it two UUIDs.
@@ -79,6 +88,10 @@ class LedgerReports:
                     for name, uuid in [key for key in found if key[0] == facts.name]:
                         del found[name, uuid]
                 found[facts.name, facts.uuid] = facts
+        for facts in self.own(now_ms) or ():
+            known = found.get((facts.name, facts.uuid))
+            if known is None or (facts.is_reachable and not known.is_reachable):
+                found[facts.name, facts.uuid] = facts
         return list(found.values())
 
     def reached(self, now_ms: int) -> frozenset[str]:
@@ -89,6 +102,17 @@ class LedgerReports:
             for facts in report.ledgers
             if facts.is_reachable and facts.uuid
         )
+
+
+def _report(
+    pipeline: str, rows: Sequence[LedgerReportRow], now_ms: int, valid_for_ms: int
+) -> PipelineReport:
+    return PipelineReport(
+        pipeline=pipeline,
+        reported_at_ms=now_ms,
+        valid_until_ms=now_ms + min(valid_for_ms, VALID_MS_MAX),
+        ledgers=tuple(_facts(pipeline, row, now_ms) for row in rows),
+    )
 
 
 def _facts(pipeline: str, row: LedgerReportRow, now_ms: int) -> LedgerRow:
@@ -114,12 +138,13 @@ def _at(now_ms: int, ago_ms: int | None) -> int | None:
 class PipelineSigns:
     """Times on the monotonic clock; None if there was no such request yet."""
 
-    #: When the pipeline last sent a verdict, and when it last asked for news.
+    #: When the pipeline last sent a verdict, asked for news, and sent a heartbeat.
     verdict_at_ms: int | None = None
     awaited_at_ms: int | None = None
+    heartbeat_at_ms: int | None = None
 
     @property
     def last_at_ms(self) -> int | None:
-        """When the pipeline last did either."""
-        times = (self.verdict_at_ms, self.awaited_at_ms)
+        """When the pipeline last did any of these."""
+        times = (self.verdict_at_ms, self.awaited_at_ms, self.heartbeat_at_ms)
         return max((at_ms for at_ms in times if at_ms is not None), default=None)

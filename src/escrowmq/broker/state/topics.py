@@ -16,7 +16,7 @@ from escrowmq.model.errors import RequestRefused
 from escrowmq.model.topic_names import DEFAULT_TOPIC, DLQ_PREFIX, OWN_PREFIXES, RETRY_PREFIX
 from escrowmq.protocol.message.delay_levels import DelayLevels
 from escrowmq.protocol.message.limits import validate_queue
-from escrowmq.protocol.message.message_views import HALF_TOPIC, OP_TOPIC, PARKED_TOPIC
+from escrowmq.protocol.message.message_views import SCHEDULE_TOPIC, SYSTEM_TOPICS
 from escrowmq.transaction.commands import PutTopic, RemoveTopic
 
 if TYPE_CHECKING:
@@ -24,13 +24,6 @@ if TYPE_CHECKING:
 
     from escrowmq.broker.config import TopicsConfig
     from escrowmq.transaction.memory.catalog import Catalog
-
-SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
-
-#: Clients may not send to these.
-SYSTEM_TOPICS = frozenset(
-    {HALF_TOPIC, OP_TOPIC, PARKED_TOPIC, SCHEDULE_TOPIC, "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT"}
-)
 
 
 def retry_topic(group: str) -> str:

@@ -66,7 +66,7 @@ ALERTS: Mapping[str, Alert] = {
     ),
     "pipeline_away": Alert(
         _pipeline_away_ms,
-        "no pipeline is attached, so nothing undecided is settled; the value is milliseconds",
+        "no pipeline is attached, although one is expected; the value is milliseconds",
         "start escrowmq up or escrowmq pipeline",
     ),
     "ledger_unreachable": Alert(

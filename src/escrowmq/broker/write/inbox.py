@@ -19,12 +19,12 @@ from escrowmq.transaction.commands import Append, Command, Decision, Prepare
 Tell = Callable[[Decision | BaseException], None]
 """Callback that gets the decision on a command, or its error."""
 
+#: Places in a batch for all heavy senders together.
+MUCH_TAKEN = 16
 #: Senders with more queued commands than this, or more bytes than the next limit, count as
 #: heavy. A stock client with 64 threads does not.
 LITTLE = 64
 LITTLE_BYTES = 1024 * 1024
-#: Places in a batch for all heavy senders together.
-MUCH_TAKEN = 16
 
 
 @dataclass(slots=True, eq=False)

@@ -6,9 +6,20 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from time import perf_counter
+from typing import Protocol, TypeVar
 
 REST = 9
 """While clients are sending, each question waits this many times as long as the last one took."""
+
+
+T = TypeVar("T")
+
+
+class AsksBetween(Protocol):
+    """The part of the writer that runs questions."""
+
+    def between(self, work: Callable[[], None]) -> None:
+        """Run a question soon, between two batches."""
 
 
 class Questions:
@@ -52,3 +63,19 @@ class Questions:
     def _end_rest(self) -> None:
         self._is_resting = False
         self._go_on()
+
+
+async def ask_between(writer: AsksBetween, question: Callable[[], T]) -> T:
+    """Return the answer to a question that the writer runs between two batches."""
+    answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+    def run() -> None:
+        if answer.done():
+            return
+        try:
+            answer.set_result(question())
+        except Exception as error:  # noqa: BLE001 - the caller gets it
+            answer.set_exception(error)
+
+    writer.between(run)
+    return await answer

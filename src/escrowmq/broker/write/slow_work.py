@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
+from escrowmq.model.futures import resolve
 from escrowmq.store.checkpoint.checkpoint_job import CheckpointJob
 from escrowmq.store.store import Store
 
@@ -77,7 +78,7 @@ class Beside:
         self._works.clear()
         self._wanted, self._promised = [], []
         for done in waiting:
-            _tell(done, error)
+            resolve(done, error)
 
     def close(self) -> None:
         """End the thread."""
@@ -91,7 +92,7 @@ class Beside:
     def _worked(self, ended: Future[object], done: asyncio.Future[None]) -> None:
         self.is_busy = False
         # Unlike a checkpoint's error, this error goes to the caller and does not stop the store.
-        _tell(done, ended.exception())
+        resolve(done, ended.exception())
         self._go_on()
 
     # A checkpoint.
@@ -124,18 +125,9 @@ class Beside:
         self.is_busy = False
         promised, self._promised = self._promised, []
         for done in promised:
-            _tell(done, None)
+            resolve(done, None)
         self._go_on()
 
     def _give_in(self, error: BaseException) -> None:
         self.is_busy = False
         self._fail(error)
-
-
-def _tell(done: asyncio.Future[None], error: BaseException | None) -> None:
-    if done.done():
-        return
-    if error is None:
-        done.set_result(None)
-    else:
-        done.set_exception(error)

@@ -29,6 +29,7 @@ from escrowmq.broker.write.questions import Questions
 from escrowmq.broker.write.slow_work import Beside
 from escrowmq.broker.write.store_time import StoreClock
 from escrowmq.model.errors import OutcomeUnknown, Unavailable
+from escrowmq.model.futures import resolve
 from escrowmq.store.disk.space import RoomLevel
 from escrowmq.store.store import Store
 from escrowmq.transaction.commands import Carry, Command, Decision, MoveTime
@@ -89,7 +90,7 @@ class Writer:
         while not self._inbox.has_room(size):
             await self._room(slowed)
         answer: asyncio.Future[Decision] = self._loop.create_future()
-        waiting = self._inbox.put(command, size, partial(_resolve, answer))
+        waiting = self._inbox.put(command, size, partial(resolve, answer))
         self._schedule()
         try:
             return await answer
@@ -165,13 +166,13 @@ class Writer:
         try:
             result = work(self._store)
         except BaseException as error:  # noqa: BLE001 - it is the caller's
-            _resolve(done, error)
+            resolve(done, error)
             # As in ``submit``.
             del done
             if self._store.failure is not None:
                 self._fail(error)
         else:
-            _resolve(done, result)
+            resolve(done, result)
 
     async def carry(self, commands: Sequence[Carry]) -> list[Decision]:
         """Return the decisions on what retention carries forward, once durable.
@@ -182,7 +183,7 @@ class Writer:
         answers: list[asyncio.Future[Decision]] = []
         for command in commands:
             answers.append(self._loop.create_future())
-            self._inbox.put(command, None, partial(_resolve, answers[-1]))
+            self._inbox.put(command, None, partial(resolve, answers[-1]))
         self._schedule()
         return await asyncio.gather(*answers)
 
@@ -364,15 +365,6 @@ class Writer:
         if not self.failed.done():
             self.failed.set_result(error)
         self._tell_if_quiet()
-
-
-def _resolve(answer: asyncio.Future[T], end: T | BaseException) -> None:
-    if answer.done():
-        return
-    if isinstance(end, BaseException):
-        answer.set_exception(end)
-    else:
-        answer.set_result(end)
 
 
 def _ignore(batch: list[QueuedCommand], decisions: list[Decision]) -> None:

@@ -83,6 +83,7 @@ def facts(
     return {
         "broker": f"{told.broker} at {told.broker_address}, version {told.broker_version}",
         "running": f"for {duration(now_ms - told.started_at_ms)}",
+        "checks": checks_of(told),
         "pipeline": pipeline_of(told),
         **ledger_lines(ledgers or LedgersTold(), now_ms),
         "undecided": undecided,
@@ -201,9 +202,14 @@ def flushes_of(told: StatusAnswer) -> str:
     return f"{told.flush_ms_median:g} ms, 99 of 100 within {told.flush_ms_p99:g} ms"
 
 
+WAITS = "undecided transactions wait"
+
+
 def pipeline_of(told: StatusAnswer) -> str:
-    """Describe whether the pipeline is attached, or since when it is away."""
+    """Describe whether a pipeline is attached, or since when it is away."""
     away_since_ms = told.pipeline_away_since_ms
+    if not away_since_ms and told.checker != "pipeline" and not told.last_verdict_at_ms:
+        return "none, and none is needed for checks"
     if not away_since_ms:
         stuck = told.undecided_without_ledger
         waits = f", {stuck} undecided WAIT for a ledger that it cannot reach" if stuck else ""
@@ -214,7 +220,24 @@ def pipeline_of(told: StatusAnswer) -> str:
             return f"attached, no verdict so far{waits}"
         return "attached, nothing to settle so far"
     since = f"since {at(away_since_ms)}, for {duration(told.now_ms - away_since_ms)}"
-    return f"AWAY {since}: undecided transactions wait; start escrowmq up or escrowmq pipeline"
+    waits = "the broker checks instead" if told.checker == "broker" else WAITS
+    return f"AWAY {since}: {waits}; start escrowmq up or escrowmq pipeline"
+
+
+def checks_of(told: StatusAnswer) -> str:
+    """Describe which process checks undecided transactions, and what its last round did."""
+    if told.checker == "none":
+        return f"OFF (transaction.checked_by = off): {WAITS}"
+    if told.checker == "pipeline":
+        since = f" since {at(told.checker_since_ms)}" if told.checker_since_ms else ""
+        return f"by the pipeline{since}"
+    since = f"by the broker since {at(told.checker_since_ms)}"
+    if not told.round_ended_at_ms:
+        return f"{since}, no round so far"
+    ago = duration(told.now_ms - told.round_ended_at_ms)
+    if told.round_error:
+        return f"{since}; its last round, {ago} ago, FAILED: {told.round_error}"
+    return f"{since}; its last round, {ago} ago: {told.round_did or 'nothing was due'}"
 
 
 def gap_of(told: StatusAnswer) -> str:

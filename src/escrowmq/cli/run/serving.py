@@ -32,6 +32,11 @@ if TYPE_CHECKING:
 
     from escrowmq.cli.config import Config
 
+#: Why nothing checks undecided transactions while no pipeline runs, by the setting.
+_WAITS = {
+    "pipeline": "transaction.checked_by leaves the checks to a pipeline",
+    "off": "transaction.checked_by turns the checks off",
+}
 #: Net new objects before the garbage collector looks for cycles; Python 3.11's default is 700.
 COLLECT_AFTER = 5_000
 
@@ -108,8 +113,9 @@ def _say_ready(server: Server, output: LineOutput, *, is_alone: bool) -> None:
     }
     told = " ".join(f"{name}={address}" for name, address in places.items() if address)
     typer.echo(f"ready {told} pid={os.getpid()}")
-    if is_alone:
-        typer.echo("back-checks need the pipeline: undecided transactions wait until it runs")
+    waits = _WAITS.get(server.broker.leadership.policy.checked_by)
+    if is_alone and waits:
+        typer.echo(f"undecided transactions wait: {waits}")
 
 
 def make_server(data: Path, config: Config, *, insecure: bool) -> Server:
@@ -137,6 +143,8 @@ def make_server(data: Path, config: Config, *, insecure: bool) -> Server:
         alerts=config.section(AlertsConfig),
         backup=backup,
         backup_command=(sys.executable, "-m", "escrowmq.cli.data.backup_job"),
+        ledgers={name: one.url for name, one in config.ledgers.items()},
+        look_up_command=(sys.executable, "-m", "escrowmq.look_up.child"),
     )
 
 

@@ -48,6 +48,7 @@ SCHEMAS: Mapping[str, Schema] = {
     "bench": _array(f"{_TOOL}:BenchShape"),
     "clock confirm": _object(f"{_ASK}:ClockConfirmedShape"),
     "clock show": _object(f"{_ASK}:ClockShape"),
+    "config import": _array(f"{_TOOL}:ImportedKeyShape"),
     "config show": _array(f"{_TOOL}:SettingShape"),
     "demo": _object(f"{_TOOL}:DemoShape"),
     "dlq list": _array(f"{_ASK}:DeadLettersShape"),

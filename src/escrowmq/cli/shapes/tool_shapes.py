@@ -19,6 +19,23 @@ class SettingShape(Shape, frozen=True, kw_only=True):
     origin: str
 
 
+class ImportedKeyShape(Shape, frozen=True, kw_only=True):
+    """A key of a RocketMQ broker's file."""
+
+    line: int
+    key: str
+    #: Null if the key is ignored or unknown, because its value may be a secret.
+    value: str | None
+    #: `mapped`, `refused` (the value is not valid here), `ignored` or `unknown`.
+    outcome: str
+    #: Our setting as `section.key`; null if the key has none.
+    setting: str | None
+    #: Null unless the outcome is `mapped`.
+    setting_value: Value | None
+    #: Why a key is not mapped; for a mapped key, what is different here, or empty.
+    reason: str
+
+
 class LedgerMigratedShape(Shape, frozen=True, kw_only=True):
     """A ledger that was migrated or created."""
 

@@ -1,15 +1,34 @@
-"""Requests to a broker about one transaction."""
+"""Requests to a broker about transactions."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from escrowmq.protocol.native.headers import LifeLineAnswer, TransactionHeader
+from escrowmq.protocol.native.headers import (
+    LifeLineAnswer,
+    ListTransactionsHeader,
+    TransactionHeader,
+)
 from escrowmq.protocol.native.requests import NativeCode
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from escrowmq.client.network.native_calls import NativeCalls
+    from escrowmq.protocol.native.frames import NativeReply
     from escrowmq.protocol.native.rows import EventRow
+
+
+#: Rows in one request: the broker reads their ids from its log.
+PAGE_ROWS = 1_000
+
+
+def transaction_pages(calls: NativeCalls, states: str, group: str) -> Iterator[NativeReply]:
+    """Yield pages of transactions, the oldest first, so that not all are in memory at once."""
+    asked = ListTransactionsHeader(
+        states=states, with_ids=True, limit=PAGE_ROWS, producer_group=group
+    )
+    return calls.pages(NativeCode.LIST_TRANSACTIONS, asked)
 
 
 def named(transaction: str) -> dict[str, Any]:

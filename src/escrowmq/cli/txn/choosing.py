@@ -6,19 +6,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from escrowmq.cli.txn.asking import transaction_pages
 from escrowmq.cli.txn.messages import Previews, previews_of
 from escrowmq.protocol.native import previews
-from escrowmq.protocol.native.headers import ListTransactionsHeader
 from escrowmq.protocol.native.previews import PreviewRow
-from escrowmq.protocol.native.requests import NativeCode
 
 if TYPE_CHECKING:
     from escrowmq.cli.txn.filter import TransactionFilter
     from escrowmq.client.network.native_calls import NativeCalls
     from escrowmq.protocol.native.rows import TransactionRow
 
-#: Rows in one request: the broker reads their ids from its log.
-PAGE_ROWS = 1_000
 #: Messages of each transaction in the first request, which covers a whole page.
 MESSAGES_AT_FIRST = 4
 
@@ -48,10 +45,7 @@ class Choosing:
     def all(self) -> Iterator[Chosen]:
         """Yield the transactions that the filter takes, the oldest first, reading page by page."""
         wanted = self._wanted
-        asked = ListTransactionsHeader(
-            states=wanted.states, with_ids=True, limit=PAGE_ROWS, producer_group=wanted.group
-        )
-        for page in self._calls.pages(NativeCode.LIST_TRANSACTIONS, asked):
+        for page in transaction_pages(self._calls, wanted.states, wanted.group):
             now_ms = page.header.now_ms
             yield from self._of_page([r for r in page.rows if wanted.takes_row(r, now_ms)], now_ms)
 

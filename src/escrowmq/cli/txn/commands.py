@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,7 +16,7 @@ from escrowmq.cli.output import as_table, note, print_item, print_json_line, pri
 from escrowmq.cli.preview import escaped
 from escrowmq.cli.txn import messages as txn_messages
 from escrowmq.cli.txn import shapes as txn_shapes
-from escrowmq.cli.txn.asking import head_of, life_line_of, named
+from escrowmq.cli.txn.asking import head_of, life_line_of, named, transaction_pages
 from escrowmq.cli.txn.bulk import BulkOrder, decide_filtered
 from escrowmq.cli.txn.deciding import ByHandOptions, decide_one
 from escrowmq.cli.txn.rows import COLUMNS, head_facts, line_of, shape_of
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-#: Rows in one request: the broker reads their ids from its log.
-PAGE_ROWS = 1_000
 TransactionArgument = Annotated[
     str, typer.Argument(metavar="TRANSACTION", help="Its id, or the number of a half message.")
 ]
@@ -109,24 +108,30 @@ def watch(
             time.sleep(every)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionOptions:
+    """Options of the commands that print one transaction."""
+
+    transaction: TransactionArgument
+    broker: options.BrokerOption = options.DEFAULT_BROKER
+    output: options.OutputOption = options.Output.TABLE
+
+
 @app.command()
-def show(
-    transaction: TransactionArgument,
-    broker: options.BrokerOption = options.DEFAULT_BROKER,
-    output: options.OutputOption = options.Output.TABLE,
-) -> None:
+@options.grouped
+def show(given: TransactionOptions) -> None:
     """Print the messages of a transaction, and its history."""
-    with asking(broker) as calls:
-        head, events = life_line_of(calls, transaction)
+    with asking(given.broker) as calls:
+        head, events = life_line_of(calls, given.transaction)
         held = txn_messages.previews_of(
             calls, [head.half_offset], messages_max=txn_messages.MESSAGES_SHOWN
         ).get(head.half_offset, [])
     happened = [txn_shapes.EventShape.of(event) for event in events]
-    if output is options.Output.CSV:
-        print_list(txn_shapes.EventShape, happened, output, str)
+    if given.output is options.Output.CSV:
+        print_list(txn_shapes.EventShape, happened, given.output, str)
         return
     shown = txn_shapes.TransactionShownShape(**head_facts(head, held), events=happened)
-    print_item(shown, output, lambda: _shown_text(shown, held))
+    print_item(shown, given.output, lambda: _shown_text(shown, held))
 
 
 def _shown_text(shown: txn_shapes.TransactionShownShape, held: Sequence[PreviewRow]) -> str:
@@ -146,17 +151,14 @@ def _shown_text(shown: txn_shapes.TransactionShownShape, held: Sequence[PreviewR
 
 
 @app.command()
-def explain(
-    transaction: TransactionArgument,
-    broker: options.BrokerOption = options.DEFAULT_BROKER,
-    output: options.OutputOption = options.Output.TABLE,
-) -> None:
+@options.grouped
+def explain(given: TransactionOptions) -> None:
     """Explain why a transaction is in its state, and when and why its next check comes."""
     from escrowmq.cli.admin.ledger_text import ask_ledgers, ledger_shapes
     from escrowmq.cli.txn.explain import explained, what_matters
 
-    with asking(broker) as calls:
-        head = head_of(calls, transaction)
+    with asking(given.broker) as calls:
+        head = head_of(calls, given.transaction)
         events = what_matters(calls, head)
         told = calls.call(NativeCode.STATUS).header
         before = _due_before(calls, head, told.now_ms) if head.producers_online else 0
@@ -169,7 +171,7 @@ def explain(
         words=" ".join(lines),
         ledger_reports=ledger_shapes(head.ledger, ledgers),
     )
-    print_item(explanation, output, lambda: "\n".join(map(escaped, lines)))
+    print_item(explanation, given.output, lambda: "\n".join(map(escaped, lines)))
 
 
 #: Help that commit and rollback share.
@@ -233,11 +235,8 @@ def resume(
 def _listed(
     calls: NativeCalls, states: str, group: str = "", older_than: int = 0
 ) -> Iterator[TransactionRow]:
-    """Yield transactions, the oldest first, page by page, so that not all are in memory at once."""
-    asked = ListTransactionsHeader(
-        states=states, with_ids=True, limit=PAGE_ROWS, producer_group=group
-    )
-    for page in calls.pages(NativeCode.LIST_TRANSACTIONS, asked):
+    """Yield transactions, the oldest first."""
+    for page in transaction_pages(calls, states, group):
         youngest_at_ms = page.header.now_ms - older_than * 1_000
         for row in page.rows:
             if older_than and row.stored_at_ms > youngest_at_ms:

@@ -131,7 +131,18 @@ def _undecided(
             # The pipeline treats it like a transaction without a ledger.
             head = msgspec.structs.replace(head, ledger="")
         yield from _checked(head, events, told, due_before, standing)
-    if told.pipeline_away_since_ms:
+    yield from _checker(told)
+
+
+def _checker(told: StatusAnswer) -> Iterator[str]:
+    """Say which process checks, unless it is a pipeline that works."""
+    if told.checker == "none":
+        yield "Checks are off (transaction.checked_by = off): nothing checks or parks it."
+    elif told.checker == "broker":
+        yield f"The broker checks by itself since {at(told.checker_since_ms)}."
+        if told.round_error:
+            yield f"Its last round failed: {escaped(told.round_error)}"
+    elif told.pipeline_away_since_ms:
         yield (
             f"The pipeline is away since {at(told.pipeline_away_since_ms)}, so no check is sent. "
             "Start escrowmq up or escrowmq pipeline."
@@ -155,13 +166,14 @@ def _checked(
     if due is Due.WAIT:
         yield from _waiting(head, told)
     elif due is Due.PARK:
-        yield f"The pipeline's next round parks it ({_park_why(head, told)})."
+        does = "parks it" if told.after_last_check == "park" or head.ledger else "rolls it back"
+        yield f"The next round {does} ({_park_why(head, told)})."
     elif due is Due.LOOK_UP and standing in (LedgerReach.UNREACHED, LedgerReach.MAYBE_UNNAMED):
         park_at_ms = _started_at_ms(events, told) + told.park_after_ms
         yield f"It is due since {_overdue(head, told)}: each round tries the ledger again."
         yield f"If no round reaches the ledger, the transaction is parked at {at(park_at_ms)}."
     elif due is Due.LOOK_UP:
-        yield f"It is due since {_overdue(head, told)}: the pipeline's next round looks it up."
+        yield f"It is due since {_overdue(head, told)}: the next round looks it up."
     else:
         yield from _to_ask(head, events, told, due_before)
 
@@ -204,11 +216,11 @@ def _to_ask(
         )
     elif due_before:
         yield (
-            f"{due_before} others of its group have been due for longer and go first: a round asks "
-            "about at most pipeline.check_budget_per_group (1000) of one group."
+            f"{due_before} others of its group have been due for longer and go first: at most "
+            "transaction.check_budget_per_group (1000) checks of one group wait for an answer."
         )
     else:
-        yield "In the pipeline's next round, the broker asks a producer."
+        yield "In the next round, the broker asks a producer."
 
 
 def _overdue(head: LifeLineAnswer, told: StatusAnswer) -> str:

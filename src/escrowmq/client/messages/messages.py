@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
-from itertools import count
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypedDict, TypeVar, cast, overload
 
 from escrowmq.client.messages.codecs import JSON, Codec
+from escrowmq.client.messages.message_ids import new_message_id
 from escrowmq.client.messages.wire_form import (
     CONTENT_TYPE,
     PAYLOADS,
     Key,
     Sealed,
     WireForm,
+    check_after_illegal,
+    check_after_text,
     key_text,
     seal,
     takes_body,
@@ -26,6 +27,7 @@ from escrowmq.protocol.message.compression import INFLATED_BYTES_MAX, ZLIB_TYPES
 from escrowmq.protocol.message.limits import BODY_BYTES_MAX, check_name
 from escrowmq.protocol.message.properties import (
     ALLOWED_MS,
+    CHECK_IMMUNITY_TIME_IN_SECONDS,
     KEYS,
     LEDGER,
     ORIGIN_MESSAGE_ID,
@@ -74,7 +76,7 @@ NOT_DECODED = _Undecoded.NOT_DECODED
 
 #: Names that the SDK or the broker sets.
 _RESERVED = frozenset(
-    {UNIQ_KEY, KEYS, TAGS, TIMER_DELAY_MS, TIMER_DELIVER_MS, TRANSACTION_ID, LEDGER, ALLOWED_MS}
+    {UNIQ_KEY, KEYS, TAGS, TIMER_DELAY_MS, TIMER_DELIVER_MS, LEDGER, ALLOWED_MS}
     | {OWN_TRANSACTION_ID, TRAN_MSG, PGROUP, WAIT}
 )
 
@@ -100,6 +102,9 @@ class Message:
     delay_ms: int = 0
     #: Time when the message becomes visible, in milliseconds since 1970; not in a transaction.
     deliver_at_ms: int = 0
+    #: Age of a half message before its first check, in whole seconds, rounded up. It overrides the
+    #: producer's setting. Only for transactions; of several messages, the longest age counts.
+    check_after_s: float | None = None
     #: Never changes; generated when the message is sent if it is empty.
     message_id: str = ""
     #: Set by the producer before it sends a half message; a back-check asks about this id.
@@ -176,10 +181,8 @@ class Message:
             if "|" in self.tag:
                 raise RequestRefused("tag_illegal", "a tag has no |", tag=self.tag)
             pairs[TAGS] = self.tag
-        if self.delay_ms:
-            pairs[TIMER_DELAY_MS] = str(self.delay_ms)
-        elif self.deliver_at_ms:
-            pairs[TIMER_DELIVER_MS] = str(self.deliver_at_ms)
+        if self.delay_ms or self.deliver_at_ms or self.check_after_s is not None:
+            pairs.update(self._times())
         if wire.content_type:
             # The message's own properties may override it.
             pairs[CONTENT_TYPE] = wire.content_type
@@ -188,6 +191,19 @@ class Message:
         if more:
             pairs.update(more)
         return format_properties(pairs)
+
+    def _times(self) -> Mapping[str, str]:
+        pairs = {}
+        if self.delay_ms:
+            pairs[TIMER_DELAY_MS] = str(self.delay_ms)
+        elif self.deliver_at_ms:
+            pairs[TIMER_DELIVER_MS] = str(self.deliver_at_ms)
+        if self.check_after_s is not None:
+            name = CHECK_IMMUNITY_TIME_IN_SECONDS
+            if self.properties and name in self.properties:
+                raise check_after_illegal(self.check_after_s, f"the property {name} is set, too")
+            pairs[name] = check_after_text(self.check_after_s)
+        return pairs
 
     def _joined_keys(self, first: str) -> str:
         if isinstance(self.keys, str):
@@ -202,7 +218,10 @@ class Message:
         reserved = _RESERVED.intersection(self.properties)
         if reserved:
             raise RequestRefused("property_reserved", "choose another name", names=sorted(reserved))
-        return self.properties
+        if TRANSACTION_ID not in self.properties:
+            return self.properties
+        # It is from an earlier transaction of this message. The broker adds the current one.
+        return {name: text for name, text in self.properties.items() if name != TRANSACTION_ID}
 
 
 class MessageFields(TypedDict, total=False):
@@ -211,10 +230,11 @@ class MessageFields(TypedDict, total=False):
     key: Key
     keys: tuple[str, ...]
     tag: str
+    message_id: str
     properties: Mapping[str, str]
     delay_ms: int
     deliver_at_ms: int
-    message_id: str
+    check_after_s: float | None
 
 
 def message_of(topic: str | Message, body: Body, fields: MessageFields) -> Message:
@@ -365,30 +385,3 @@ def _inflated(stored: StoredMessage) -> bytes:
             topic=stored.topic,
         )
     return body
-
-
-def _new_ids() -> Callable[[], str]:
-    """Return a generator of ids unique across processes: a random prefix and a counter."""
-    prefix, next_number = os.urandom(10).hex().upper(), count(1).__next__
-    return lambda: f"{prefix}{next_number():012X}"
-
-
-_next_id = _new_ids()
-
-
-def new_message_id() -> str:
-    """Return a new id of 32 characters, as RocketMQ's clients make them."""
-    return _next_id()
-
-
-def new_transaction_id() -> str:
-    """Return a new, unique transaction id."""
-    return new_message_id()
-
-
-def _after_fork() -> None:
-    global _next_id  # noqa: PLW0603 - a child must not repeat its parent's ids
-    _next_id = _new_ids()
-
-
-os.register_at_fork(after_in_child=_after_fork)

@@ -58,7 +58,13 @@ class Holding(msgspec.Struct, frozen=True):
         return sum(message.size for message in self.messages)
 
     def held(
-        self, address: str, half_offset: int, log_offset: int, epoch: str = ""
+        self,
+        address: str,
+        half_offset: int,
+        log_offset: int,
+        epoch: str = "",
+        *,
+        id_property: str = "",
     ) -> HeldTransaction:
         """Return the held transaction, given the place of its first half message."""
         first = self.messages[0]
@@ -73,6 +79,7 @@ class Holding(msgspec.Struct, frozen=True):
             epoch=epoch,
             broker_name=first.place.broker_name,
             queue_id=first.place.queue_id,
+            id_property=id_property or self.transaction_id,
         )
 
 
@@ -91,6 +98,9 @@ class HeldTransaction(msgspec.Struct, frozen=True):
     epoch: str = ""
     broker_name: str = ""
     queue_id: int = -1
+    #: The half message's property ``__transactionId__`` at the broker. Apache's broker writes the
+    #: message's id there.
+    id_property: str = ""
 
 
 class FinalDecision(msgspec.Struct, frozen=True):

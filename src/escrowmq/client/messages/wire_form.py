@@ -1,9 +1,10 @@
-"""Encoding of a message's body and key into the form that is sent."""
+"""Encoding of a message's body, key and check time into the form that is sent."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from math import ceil
 from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
 
@@ -25,6 +26,10 @@ A function without a parameter is called when the message leaves, like a body's 
 PAYLOADS = (bytes, str, bytearray, memoryview)
 #: Refused types. None is what a function without ``return`` gives; a number is likely a mistake.
 _NO_BODIES = (type(None), bool, int, float, complex, type)
+
+
+#: Longest age of a half message at its first check; the producer's setting has the same limit.
+CHECK_AFTER_S_MAX = 86_400
 
 
 class WireForm(NamedTuple):
@@ -123,3 +128,17 @@ def key_text(key: object) -> str:
     raise RequestRefused(
         "key_illegal", "a key is text, an integer or a UUID", type=type(key).__name__
     )
+
+
+def check_after_text(after_s: object) -> str:
+    """Return the age of a half message at its first check in whole seconds, rounded up."""
+    if not isinstance(after_s, int | float) or isinstance(after_s, bool):
+        raise check_after_illegal(repr(after_s)[:64], "give a number of seconds")
+    if not 0 <= after_s <= CHECK_AFTER_S_MAX:
+        raise check_after_illegal(after_s, f"must be from 0 to {CHECK_AFTER_S_MAX} seconds")
+    return str(ceil(after_s))
+
+
+def check_after_illegal(after_s: object, why: str) -> RequestRefused:
+    """Return the error about a message's ``check_after_s``."""
+    return RequestRefused("check_after_illegal", why, check_after_s=after_s)

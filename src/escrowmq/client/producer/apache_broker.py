@@ -121,7 +121,9 @@ class ApacheBroker:
         # A caller's retry stores a second half message; a back-check decides it like the first.
         status, answer = await self._store(header, message.body, until)
         _, log_offset = parse_offset_message_id(answer.offset_message_id)
-        held = holding.held(self._address, answer.queue_offset, log_offset)
+        # An old broker does not return the id, which is the message's.
+        id_property = answer.transaction_id or message.message_id
+        held = holding.held(self._address, answer.queue_offset, log_offset, id_property=id_property)
         if status is not SendStatus.SEND_OK:
             await self._withdraw(held, until)
             raise Unavailable(
@@ -157,6 +159,14 @@ class ApacheBroker:
         answer = await connection.ask(
             RequestCode.END_TRANSACTION, header, timeout_s=min(left_s, REQUEST_S)
         )
+        if answer.code == ResponseCode.ILLEGAL_OPERATION:
+            raise Unavailable(
+                "decision_late",
+                "check_after_s is over, so that broker decides by a check, which follows",
+                resolution=resolution.value,
+                transaction_id=held.transaction_id,
+                address=self._address,
+            )
         refuse_unless_done(answer)
         return FinalDecision(state=_STATES[resolution])
 

@@ -2,7 +2,7 @@
 
 Checks that arrive together are answered together, because the answers may need a database query. A
 failed lookup gives UNKNOWN, never COMMIT, and the broker asks again later. The error's text goes
-with it as the remark, as RocketMQ's clients send it.
+with it as the remark, as RocketMQ's clients send it. Each answer other than COMMIT is logged.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from escrowmq.client.messages.outgoing import HeldTransaction
 from escrowmq.client.producer.apache_broker import end_header
 from escrowmq.model.event_log import event_log
 from escrowmq.model.lineage import Sight
+from escrowmq.model.log_limit import LogLimit
 from escrowmq.model.resolution import Resolution
 from escrowmq.protocol.message.properties import PGROUP
 from escrowmq.protocol.message.stored_message import decode
@@ -41,6 +42,9 @@ SHARED_MAX = 1_000
 CLOSE_S = 5.0
 #: Maximum number of transaction ids in one log line.
 IDS_LOGGED_MAX = 10
+#: Maximum warnings for each kind of answer in ``ANSWERS_AGAIN_S``.
+ANSWERS_LOGGED_MAX = 10
+ANSWERS_AGAIN_S = 60.0
 
 
 class Check(msgspec.Struct, frozen=True):
@@ -61,6 +65,8 @@ class Unknown(msgspec.Struct, frozen=True):
     """Resolution.UNKNOWN with a reason, which the broker keeps."""
 
     remark: str
+    #: Whether the error behind it is in the log already.
+    is_logged: bool = False
 
 
 CheckAnswer: TypeAlias = "Resolution | Unknown"
@@ -77,6 +83,7 @@ class CheckAnswers:
         self._checker = checker
         self._waiting: dict[str, Check] = {}
         self._running: asyncio.Task[None] | None = None
+        self._limit = LogLimit(log, burst=ANSWERS_LOGGED_MAX, window_s=ANSWERS_AGAIN_S)
 
     def asked(self, connection: BrokerConnection, frame: RemotingFrame) -> None:
         """Take a broker's back-check; send the answer when it is known."""
@@ -121,22 +128,36 @@ class CheckAnswers:
         except Exception as error:
             ids = [check.transaction_id for check in checks[:IDS_LOGGED_MAX]]
             log.exception("check_failed", extra={"count": len(checks), "transaction_ids": ids})
-            unknown = Unknown(remark_of(error))
+            unknown = Unknown(remark_of(error), is_logged=True)
             known = dict.fromkeys([check.transaction_id for check in checks], unknown)
         for check in checks:
-            answer = known.get(check.transaction_id, Resolution.UNKNOWN)
-            resolution, remark = Resolution.UNKNOWN, ""
-            if isinstance(answer, Resolution):
-                resolution = answer
-            elif isinstance(answer, Unknown):
-                remark = answer.remark
-            else:
-                log.error("answer_odd", extra={"transaction_id": check.transaction_id})
-            check.connection.tell(
-                RequestCode.END_TRANSACTION,
-                end_header(check.held, resolution, is_check_answer=True),
-                remark=remark,
-            )
+            self._tell(check, known.get(check.transaction_id, Resolution.UNKNOWN))
+
+    def _tell(self, check: Check, answer: CheckAnswer) -> None:
+        """Send an answer. Log it if it does not publish the message, as RocketMQ's clients do."""
+        resolution, remark, is_logged = Resolution.UNKNOWN, "", False
+        if isinstance(answer, Resolution):
+            resolution = answer
+        elif isinstance(answer, Unknown):
+            remark, is_logged = answer.remark, answer.is_logged
+        else:
+            log.error("answer_odd", extra={"transaction_id": check.transaction_id})
+            is_logged = True
+        if resolution is not Resolution.COMMIT and not is_logged:
+            facts = {
+                "answer": resolution.value,
+                "producer_group": self._group,
+                "transaction_id": check.transaction_id,
+                "topic": check.held.topic,
+                "address": check.held.address,
+                "why": remark,
+            }
+            self._limit.warning("check_answered", resolution, facts)
+        check.connection.tell(
+            RequestCode.END_TRANSACTION,
+            end_header(check.held, resolution, is_check_answer=True),
+            remark=remark,
+        )
 
     async def close(self) -> None:
         """Drop queued checks, and wait up to ``CLOSE_S`` for the batch that is being answered."""

@@ -19,10 +19,17 @@ from escrowmq.client.ledger import checks as ledger_checks
 from escrowmq.client.ledger.checks import Question
 from escrowmq.client.messages.handling import is_for_this_task
 from escrowmq.client.messages.messages import Received
-from escrowmq.client.producer.check_answers import IDS_LOGGED_MAX, Unknown, remark_of
+from escrowmq.client.producer.check_answers import (
+    ANSWERS_AGAIN_S,
+    ANSWERS_LOGGED_MAX,
+    IDS_LOGGED_MAX,
+    Unknown,
+    remark_of,
+)
 from escrowmq.client.producer.listener import resolution_of
 from escrowmq.model.event_log import event_log
 from escrowmq.model.ledger_outcome import LedgerOutcome
+from escrowmq.model.log_limit import LogLimit
 from escrowmq.model.resolution import Resolution
 from escrowmq.protocol.message.properties import ALLOWED_MS, LEDGER, TRANSACTION_CHECK_TIMES
 
@@ -61,6 +68,7 @@ class ProducerChecks:
         self._asking = _Patience(ASKED_MAX)
         self._asked: set[str] = set()
         self._threads: ThreadPoolExecutor | None = None
+        self._limit = LogLimit(log, burst=ANSWERS_LOGGED_MAX, window_s=ANSWERS_AGAIN_S)
 
     async def __call__(self, checks: Sequence[Check]) -> Mapping[str, CheckAnswer]:
         """Return the outcome of each, or why it is unknown; omit checks without an answer."""
@@ -69,11 +77,11 @@ class ProducerChecks:
         with_ledger = [check for check in checks if check.message.properties.get(LEDGER)]
         if with_ledger and self._ledger is not None:
             look_up = partial(self._look_up, self._ledger, with_ledger, answers)
-            work.append(self._looking.wait(_noting(look_up, with_ledger, answers)))
+            work.append(self._looking.wait(self._noting(look_up, with_ledger, answers)))
         if self._ask is not None:
             work += [
                 self._asking.wait(
-                    _noting(partial(self._call, self._ask, check, answers), [check], answers)
+                    self._noting(partial(self._call, self._ask, check, answers), [check], answers)
                 )
                 for check in checks
                 if not check.message.properties.get(LEDGER)
@@ -82,6 +90,23 @@ class ProducerChecks:
             ]
         await asyncio.gather(*work)
         return answers
+
+    async def _noting(
+        self,
+        ask: Callable[[], Awaitable[None]],
+        checks: Sequence[Check],
+        answers: dict[str, CheckAnswer],
+    ) -> None:
+        """Answer these checks; after an error they are UNKNOWN with its text, which is logged."""
+        try:
+            await ask()
+        except Exception as error:  # noqa: BLE001 - a user's function or a database driver failed
+            unknown = Unknown(remark_of(error), is_logged=True)
+            ids = [check.transaction_id for check in checks]
+            answers.update(dict.fromkeys(ids, unknown))
+            facts = {"count": len(ids), "transaction_ids": ids[:IDS_LOGGED_MAX]}
+            facts |= {"why": unknown.remark}
+            self._limit.warning("check_failed", None, facts, exc_info=error)
 
     async def _look_up(
         self, ledger: SqlLedger, checks: Sequence[Check], answers: dict[str, CheckAnswer]
@@ -120,8 +145,6 @@ class ProducerChecks:
             answers[transaction_id] = _RESOLUTIONS[answer.outcome]
             if answer.outcome is LedgerOutcome.UNKNOWN:
                 answers[transaction_id] = Unknown(f"ledger: {answer.reason}")
-                facts = {"transaction_id": transaction_id, "reason": answer.reason}
-                log.info("check_unknown", extra=facts)
 
     async def _call(self, ask: Ask, check: Check, answers: dict[str, CheckAnswer]) -> None:
         self._asked.add(check.transaction_id)
@@ -168,20 +191,6 @@ def _by_sight(checks: Sequence[Check]) -> list[tuple[Sight | None, list[Check]]]
         )
         for some in by_epoch.values()
     ]
-
-
-async def _noting(
-    ask: Callable[[], Awaitable[None]], checks: Sequence[Check], answers: dict[str, CheckAnswer]
-) -> None:
-    """Answer these checks; after an error they are UNKNOWN with its text, which is logged."""
-    try:
-        await ask()
-    except Exception as error:
-        unknown = Unknown(remark_of(error))
-        ids = [check.transaction_id for check in checks]
-        answers.update(dict.fromkeys(ids, unknown))
-        facts = {"count": len(ids), "transaction_ids": ids[:IDS_LOGGED_MAX], "why": unknown.remark}
-        log.warning("check_failed", extra=facts, exc_info=error)
 
 
 class _Patience:

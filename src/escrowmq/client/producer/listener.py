@@ -24,6 +24,7 @@ class TransactionListener(Protocol):
         """Run the local transaction; the broker already holds the half message.
 
         ``message.transaction_id`` is the id that ``check_local_transaction`` will be asked about.
+        As in RocketMQ, the property ``__transactionId__`` has the id that the broker stores.
         An exception, or None, means UNKNOWN: the broker will back-check.
         """
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from escrowmq.client.config import ProducerConfig, with_settings
 from escrowmq.client.messages.codecs import Codec
+from escrowmq.client.messages.message_ids import new_transaction_id
 from escrowmq.client.messages.messages import (
     Body,
     Message,
@@ -30,9 +31,9 @@ from escrowmq.client.messages.messages import (
     Sent,
     fill_in,
     message_of,
-    new_transaction_id,
 )
 from escrowmq.client.messages.outgoing import FinalDecision, HeldTransaction
+from escrowmq.client.messages.rocketmq_rules import check_message
 from escrowmq.client.network.background import background
 from escrowmq.client.producer.core import ProducerCore
 from escrowmq.client.producer.listener import Executed, TransactionListener, resolution_of
@@ -43,6 +44,7 @@ from escrowmq.client.with_blocks import AsyncWithBlock, WithBlock
 from escrowmq.model.errors import EscrowError, RequestRefused
 from escrowmq.model.event_log import event_log
 from escrowmq.model.resolution import Resolution
+from escrowmq.protocol.message.properties import TRANSACTION_ID
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -120,6 +122,14 @@ class _Producer:
     ) -> Coroutine[Any, Any, FinalDecision]:
         return self._core.call(lambda it: it.decide(held, resolution))
 
+    def _tell_failure(
+        self,
+        held: HeldTransaction,
+        failure: Exception,
+        told: Callable[[Coroutine[Any, Any, Any]], SyncOrAsync],
+    ) -> SyncOrAsync:
+        return told(self._core.call(lambda it: it.tell_failure(held, failure)))
+
     def _execute(
         self,
         listener: TransactionListener,
@@ -129,7 +139,10 @@ class _Producer:
     ) -> Calls[Executed]:
         """Return the steps of ``send_in_transaction``; ``told`` runs or returns a request."""
         held: HeldTransaction = yield lambda: told(self._hold(message))
-        resolution, failure = Resolution.UNKNOWN, None
+        # The caller's mapping may serve several messages, so it is copied.
+        message.properties = {**(message.properties or {}), TRANSACTION_ID: held.id_property}
+        resolution = Resolution.UNKNOWN
+        failure: Exception | None = None
         try:
             answer = yield partial(listener.execute_local_transaction, message, arg)
             resolution = resolution_of(answer)
@@ -137,13 +150,15 @@ class _Producer:
             log.exception("listener_failed", extra={"transaction_id": held.transaction_id})
             failure = error
         decided = None
-        if resolution is not Resolution.UNKNOWN:
-            try:
+        try:
+            if failure is not None:
+                yield partial(self._tell_failure, held, failure, told)
+            elif resolution is not Resolution.UNKNOWN:
                 decided = yield lambda: told(self._end(held, resolution))
-            except EscrowError as error:
-                # A back-check will ask the listener.
-                facts = {"transaction_id": held.transaction_id, "why": str(error)}
-                log.warning("decision_untold", extra=facts)
+        except EscrowError as error:
+            # A back-check will ask the listener.
+            facts = {"transaction_id": held.transaction_id, "why": str(error)}
+            log.warning("decision_untold", extra=facts)
         return Executed(
             **{name: getattr(held, name) for name in _OF_HELD},
             # A half message that is stored less safely was rolled back, and ``hold`` raised.
@@ -216,9 +231,13 @@ class AsyncProducer(_Producer, AsyncWithBlock):
         return await self._end(held, resolution)
 
     async def send_in_transaction(self, message: Message, arg: object = None) -> Executed:
-        """Hold the message, run the listener's local transaction, and decide by its result."""
-        steps = self._execute(self._its_listener(), self._sealed(message), arg, lambda work: work)
-        return await run_async(steps, call)
+        """Hold the message, run the listener's local transaction, and decide by its result.
+
+        A message that RocketMQ's clients refuse is refused, such as one with an empty body.
+        """
+        listener = self._its_listener()
+        check_message(message, self._core.codec)
+        return await run_async(self._execute(listener, message, arg, lambda work: work), call)
 
     async def clean_ledger(self) -> int:
         """Delete ledger rows of durably decided transactions; return how many."""
@@ -289,11 +308,15 @@ class Producer(_Producer, WithBlock):
         return background().run(self._end(held, resolution))
 
     def send_in_transaction(self, message: Message, arg: object = None) -> Executed:
-        """Hold the message, run the listener's local transaction, and decide by its result."""
+        """Hold the message, run the listener's local transaction, and decide by its result.
+
+        A message that RocketMQ's clients refuse is refused, such as one with an empty body.
+        """
         listener = self._its_listener()
         if inspect.iscoroutinefunction(listener.execute_local_transaction):
             raise RequestRefused("listener_needs_await", "use an AsyncProducer")
-        return run(self._execute(listener, self._filled_in(message), arg, background().run), call)
+        check_message(message, self._core.codec)
+        return run(self._execute(listener, message, arg, background().run), call)
 
     def clean_ledger(self) -> int:
         """Delete ledger rows of durably decided transactions; return how many."""

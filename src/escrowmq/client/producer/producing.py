@@ -24,6 +24,7 @@ from escrowmq.client.messages.outgoing import (
     Outgoing,
     SendingBroker,
 )
+from escrowmq.client.messages.wire_form import check_after_illegal
 from escrowmq.client.network.member import Member
 from escrowmq.client.network.trying import joined, kept, until_done
 from escrowmq.model.errors import EscrowError, RequestRefused, Unavailable
@@ -64,6 +65,7 @@ class Producing:
         self._asking: dict[str, asyncio.Task[SendingBroker]] = {}
         self._turn = count()
         self._deciding: set[asyncio.Task[FinalDecision]] = set()
+        self._telling: set[asyncio.Task[None]] = set()
         self._answers: CheckAnswers | None = None
         if checker is not None:
             # A producer without a checker does not join the group: a broker would back-check it in
@@ -80,8 +82,8 @@ class Producing:
 
     async def close(self) -> None:
         """Wait for calls in flight, and unregister."""
-        if self._deciding:
-            await asyncio.wait(self._deciding)
+        if self._deciding or self._telling:
+            await asyncio.wait({*self._deciding, *self._telling})
         for broker in self._brokers.values():
             await broker.close()
         if self._answers is not None:
@@ -93,9 +95,7 @@ class Producing:
     async def send(self, message: Message) -> Sent:
         """Store an ordinary message."""
         until = self._until()
-        route = await self._route(message.topic, until)
-        wire = message.wire(self._codec)
-        outgoing = self._outgoing(message, wire, self._place(route.writable, wire.key))
+        outgoing = self._ordinary(message, await self._route(message.topic, until))
         try:
             broker = await self._broker(outgoing.place.address, until)
             return await broker.send(outgoing, until)
@@ -147,8 +147,7 @@ class Producing:
         route = routes.get(message.topic)
         if route is None:
             route = routes[message.topic] = await self._route(message.topic, until)
-        wire = message.wire(self._codec)
-        outgoing = self._outgoing(message, wire, self._place(route.writable, wire.key))
+        outgoing = self._ordinary(message, route)
         broker = await self._broker(outgoing.place.address, until)
         return asyncio.ensure_future(broker.send(outgoing, until))
 
@@ -210,6 +209,25 @@ class Producing:
 
         self._decide_soon(held, Resolution.ROLLBACK).add_done_callback(note)
 
+    async def tell_failure(self, held: HeldTransaction, failure: Exception) -> None:
+        """Send UNKNOWN with the error of a local transaction, without waiting; it decides nothing.
+
+        The broker logs the error's text, as RocketMQ's brokers do.
+        """
+        kept(self._telling, self._tell_failure(held, failure))
+
+    async def _tell_failure(self, held: HeldTransaction, failure: Exception) -> None:
+        from escrowmq.client.producer.apache_broker import end_header
+        from escrowmq.client.producer.check_answers import remark_of
+
+        header = end_header(held, Resolution.UNKNOWN)
+        try:
+            connection = await self.network.connection(held.address)
+            connection.tell(RequestCode.END_TRANSACTION, header, remark=remark_of(failure))
+        except EscrowError as error:
+            facts = {"transaction_id": held.transaction_id, "why": str(error)}
+            log.info("failure_untold", extra=facts)
+
     def _decide_soon(
         self, held: HeldTransaction, resolution: Resolution
     ) -> asyncio.Task[FinalDecision]:
@@ -264,6 +282,12 @@ class Producing:
         # A key that is not valid UTF-8 is refused later, with the message's properties.
         turn = crc32(key.encode(errors="surrogatepass")) if key else next(self._turn)
         return places[turn % len(places)]
+
+    def _ordinary(self, message: Message, route: Route) -> Outgoing:
+        if message.check_after_s is not None:
+            raise check_after_illegal(message.check_after_s, "only transactions are checked")
+        wire = message.wire(self._codec)
+        return self._outgoing(message, wire, self._place(route.writable, wire.key))
 
     def _outgoing(
         self,

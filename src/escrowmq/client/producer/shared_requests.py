@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
 from escrowmq.model.errors import EscrowError, RequestRefused, Unavailable
+from escrowmq.model.futures import resolve
 
 ItemT = TypeVar("ItemT")
 DoneT = TypeVar("DoneT")
@@ -97,7 +98,7 @@ class SharedRequests(Generic[ItemT, DoneT]):
             ends = await self._carry(items)
         except RequestRefused as refused:
             if len(items) == 1:
-                _end(dones[0], refused)
+                resolve(dones[0], refused)
                 return
             # The broker refused the batch: send each item alone, so that only the bad one fails.
             for item, done in zip(items, dones, strict=True):
@@ -105,25 +106,16 @@ class SharedRequests(Generic[ItemT, DoneT]):
             return
         except EscrowError as error:
             for done in dones:
-                _end(done, error)
+                resolve(done, error)
             return
         except BaseException:
             for done in dones:
                 done.cancel()
             raise
         for done, end in zip(dones, ends, strict=True):
-            _end(done, end)
+            resolve(done, end)
 
     async def close(self) -> None:
         """Wait until all items are done."""
         while self._running is not None:
             await asyncio.wait((self._running,))
-
-
-def _end(done: asyncio.Future[DoneT], end: DoneT | EscrowError) -> None:
-    if done.done():
-        return
-    if isinstance(end, EscrowError):
-        done.set_exception(end)
-    else:
-        done.set_result(end)

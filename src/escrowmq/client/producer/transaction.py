@@ -16,12 +16,12 @@ from functools import partial
 from operator import call
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from escrowmq.client.messages.message_ids import new_transaction_id
 from escrowmq.client.messages.messages import (
     Body,
     Message,
     MessageFields,
     message_of,
-    new_transaction_id,
 )
 from escrowmq.client.network.background import background
 from escrowmq.client.producer.transaction_steps import (

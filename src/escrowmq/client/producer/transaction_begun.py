@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from escrowmq.client.messages.message_ids import new_transaction_id
 from escrowmq.client.messages.messages import (
     Body,
     Message,
     MessageFields,
     fill_in,
     message_of,
-    new_transaction_id,
 )
 from escrowmq.client.messages.outgoing import FinalDecision, HeldTransaction
 from escrowmq.client.network.background import background

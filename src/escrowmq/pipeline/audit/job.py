@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 #: The counts that belong to each comparison.
 _COUNTS = {ComparedEvidence.TABLE: ("table_rows",), ComparedEvidence.VISIBLE: ("visible",)}
-#: The facts of a broker's report that its status has under the same name.
-_OF_STATUS = ("now_ms", "half_end", "undecided", "parked")
 _RAISED = re.compile(r"escrowmq\.model\.errors\.\w+: (.+)")
 
 
@@ -167,8 +165,11 @@ def _broker(pin: Pin) -> BrokerReport:
     return BrokerReport(
         name=pin.name,
         address=pin.address,
+        now_ms=pin.status.now_ms,
         log_start=pin.log_start,
         log_end=pin.log_end,
         half_start=pin.known_from,
-        **{name: getattr(pin.status, name) for name in _OF_STATUS},
+        half_end=pin.status.half_end,
+        undecided=pin.status.undecided,
+        parked=pin.status.parked,
     )

@@ -80,6 +80,7 @@ class SparkJobs:
         self._brokers = config.broker_addresses
         asks_max = config.check_budget_per_group
         self._settling = Settling(spark, Ledgers(ledgers), asks_max=asks_max)
+        self.rounds = self._settling.progress
         self._lake = Lake(places.lake)
         self._retention_days = config.lake_retention_days
         self._archive = Archive(

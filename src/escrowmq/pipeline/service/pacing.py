@@ -16,6 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from escrowmq.pipeline.config import PipelineConfig
+from escrowmq.protocol.native.pipeline_headers import AwaitDueAnswer
 
 #: While new work keeps coming due, the pipeline rests this many times as long as a round took, for
 #: the sake of a broker on the same machine. ``settle_interval_ms`` limits the wait.
@@ -37,16 +38,7 @@ class Heard:
     """A broker's report about due work."""
 
     broker: str
-    #: On the broker's clock.
-    now_ms: int
-    #: Undecided transactions whose next check is due.
-    due: int = 0
-    undecided: int = 0
-    #: Spark sink attempts among the undecided transactions.
-    sink_attempts: int = 0
-    #: Changes whenever a batch is decided.
-    batches_decided: int = 0
-    log_end: int = 0
+    answer: AwaitDueAnswer
     #: Whether something came due since the last round.
     is_news: bool = False
 
@@ -133,7 +125,9 @@ class Pace:
 
     def round_began(self, now_ms: int) -> None:
         """Note the start of a round, which examines everything that is due now."""
-        self._batches = {broker: heard.batches_decided for broker, heard in self.heard.items()}
+        self._batches = {
+            broker: heard.answer.batches_decided for broker, heard in self.heard.items()
+        }
         self._is_stale |= self.heard.keys()
         self.settling.begin(now_ms)
 
@@ -157,7 +151,7 @@ class Pace:
 
     def log_ends(self) -> dict[str, int]:
         """The last known log end of each broker."""
-        return {broker: heard.log_end for broker, heard in self.heard.items()}
+        return {broker: heard.answer.log_end for broker, heard in self.heard.items()}
 
     def archive_lag(self) -> dict[str, int]:
         """Bytes of each broker's log that are not archived yet."""
@@ -176,10 +170,10 @@ class Pace:
     def _waits_ms(self, heard: Heard) -> list[int]:
         """How long after the last round's start this broker needs the next one, for each reason."""
         waits = []
-        if heard.due:
+        if heard.answer.due:
             waits.append(self._rest_ms() if heard.is_news else self._left_over_ms())
-        if heard.sink_attempts:
-            was_decided = heard.batches_decided != self._batches.get(heard.broker)
+        if heard.answer.sink_attempts:
+            was_decided = heard.answer.batches_decided != self._batches.get(heard.broker)
             waits.append(self.config.settle_interval_ms if was_decided else ATTEMPTS_MS)
         return waits
 

@@ -18,6 +18,7 @@ from escrowmq.model.clock import SystemClock
 from escrowmq.model.event_log import event_log
 from escrowmq.pipeline.config import OFF, PipelineConfig, Places, is_local
 from escrowmq.pipeline.priority import step_back
+from escrowmq.pipeline.service.heartbeats import heartbeats
 from escrowmq.pipeline.service.jobs import SparkJobs, java_of
 from escrowmq.pipeline.service.pages import StatusServer
 from escrowmq.pipeline.service.service import EXIT_SPARK_DIED, PipelineService
@@ -42,16 +43,16 @@ def run(
 ) -> int:
     """Serve until SIGTERM or Ctrl-C, and return the exit code."""
     with _spark(config, places) as spark:
-        service = PipelineService(
-            config, SparkJobs(spark, config, places, ledgers), clock=SystemClock()
-        )
+        jobs = SparkJobs(spark, config, places, ledgers)
+        service = PipelineService(config, jobs, clock=SystemClock())
+        beating = heartbeats(config.broker_addresses, jobs.rounds, round_ms_max=config.round_ms_max)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: service.stop())
         pages = None
         if config.http_port != OFF:
             pages = StatusServer(config.http_host, config.http_port, service.telemetry)
         _on_end(java_of(spark), lambda: service.stop(EXIT_SPARK_DIED))
-        with _training(places.cache):
+        with _training(places.cache), beating:
             told = {
                 "master": config.master,
                 "brokers": config.brokers,

@@ -156,7 +156,7 @@ class PipelineService:
         self._watches[heard.broker].is_asking = False
         self._pace.note(heard)
         # Reported work is no longer news, whether or not a round follows at once.
-        self._since_ms[heard.broker] = heard.now_ms
+        self._since_ms[heard.broker] = heard.answer.now_ms
         facts = self.telemetry.brokers[heard.broker]
         facts.hear(heard, self._clock.now_ms())
         facts.archive_lag_bytes = self._pace.archive_lag()[heard.broker]

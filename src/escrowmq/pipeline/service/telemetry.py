@@ -87,8 +87,9 @@ class BrokerFacts:
             log.info("broker_found", extra={"broker": self.address})
         self.is_reachable, self.away_since_ms, self.error = True, 0, ""
         self.heard_at_ms = now_ms
-        self.due, self.undecided = heard.due, heard.undecided
-        self.sink_attempts, self.log_end = heard.sink_attempts, heard.log_end
+        answer = heard.answer
+        self.due, self.undecided = answer.due, answer.undecided
+        self.sink_attempts, self.log_end = answer.sink_attempts, answer.log_end
 
     def lose(self, why: str, now_ms: int) -> None:
         """Record a missing answer."""

@@ -11,13 +11,11 @@ from dataclasses import dataclass
 from escrowmq.client.network.native_calls import ANSWER_S, NativeCalls
 from escrowmq.model.errors import EscrowError
 from escrowmq.pipeline.service.pacing import Heard
-from escrowmq.protocol.native.headers import AwaitDueAnswer, AwaitDueHeader
+from escrowmq.protocol.native.pipeline_headers import AwaitDueAnswer, AwaitDueHeader
 from escrowmq.protocol.native.requests import NativeCode
 
 #: An answer that arrives this much before the wait ends carries news.
 EARLY_S = 0.05
-#: The facts that are passed on as the broker reports them.
-_TOLD = ("now_ms", "due", "undecided", "sink_attempts", "batches_decided", "log_end")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +59,9 @@ class BrokerWatch:
         began_s = time.monotonic()
         try:
             header = AwaitDueHeader(wait_ms=wait_ms, since_ms=since_ms)
-            said = self._calls.call(NativeCode.AWAIT_DUE, header).header
+            answer = self._calls.call(NativeCode.AWAIT_DUE, header).header
         except EscrowError as error:
             return Away(self.address, error)
-        assert isinstance(said, AwaitDueAnswer)
-        return Heard(
-            broker=self.address,
-            **{name: getattr(said, name) for name in _TOLD},
-            is_news=time.monotonic() - began_s < wait_ms / 1_000 - EARLY_S,
-        )
+        assert isinstance(answer, AwaitDueAnswer)
+        is_news = time.monotonic() - began_s < wait_ms / 1_000 - EARLY_S
+        return Heard(broker=self.address, answer=answer, is_news=is_news)

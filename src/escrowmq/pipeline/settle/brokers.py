@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from escrowmq.client.network.native_calls import NativeCalls
 from escrowmq.model.errors import EscrowError
 from escrowmq.model.lineage import Sight
-from escrowmq.protocol.native.headers import AwaitDueAnswer, AwaitDueHeader, StatusAnswer
+from escrowmq.protocol.native.headers import StatusAnswer
+from escrowmq.protocol.native.pipeline_headers import AwaitDueAnswer, AwaitDueHeader
 from escrowmq.protocol.native.requests import NativeCode
 from escrowmq.protocol.native.sights import sight_of
 from escrowmq.transaction.policy import CheckPolicy
@@ -68,12 +69,13 @@ def _look_at(address: str) -> AnsweringBroker | EscrowError:
         return error
     assert isinstance(told, StatusAnswer)
     assert isinstance(due, AwaitDueAnswer)
+    policy = CheckPolicy.told_by(told)
     return AnsweringBroker(
         address=address,
         name=told.broker,
         undecided=due.undecided,
-        has_work=due.due > 0 or due.sink_attempts > 0,
-        policy=CheckPolicy.told_by(told),
+        has_work=(due.due > 0 and policy.is_for_pipelines) or due.sink_attempts > 0,
+        policy=policy,
         sight=sight_of(told),
     )
 

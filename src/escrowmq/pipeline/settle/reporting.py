@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from escrowmq.client.network.native_calls import NativeCalls
 from escrowmq.look_up.ledger_book import LedgerBook
 from escrowmq.model.errors import EscrowError
 from escrowmq.model.event_log import event_log
-from escrowmq.protocol.message.limits import NAME_CHARS_MAX
+from escrowmq.pipeline.settle.round_progress import RoundProgress
 from escrowmq.protocol.native.ledgers import LedgerReportRow, ReportLedgersHeader
 from escrowmq.protocol.native.requests import NativeCode
 
@@ -30,16 +27,9 @@ _THREADS_MAX = 8
 class LedgerReporter:
     """Sends the reports of one pipeline. An undelivered report does not fail the round."""
 
-    def __init__(self, book: LedgerBook) -> None:
+    def __init__(self, book: LedgerBook, progress: RoundProgress) -> None:
         self._book = book
-        self._pipeline = f"{socket.gethostname()}/{os.getpid()}"[:NAME_CHARS_MAX]
-        #: When the last successful round that read a broker ended, by broker, on the monotonic
-        #: clock.
-        self._rounds_ended_s: dict[str, float] = {}
-
-    def round_ended(self, brokers: Iterable[str]) -> None:
-        """Record that a round has read these brokers and succeeded."""
-        self._rounds_ended_s |= dict.fromkeys(brokers, time.monotonic())
+        self._progress = progress
 
     def send(self, brokers: Sequence[str]) -> None:
         """Send the report to all brokers in parallel."""
@@ -51,10 +41,10 @@ class LedgerReporter:
                 log.error("report_failed", extra={"broker": broker}, exc_info=error)
 
     def _send(self, broker: str, rows: list[LedgerReportRow]) -> None:
-        ended_s = self._rounds_ended_s.get(broker)
-        ago_ms = None if ended_s is None else int((time.monotonic() - ended_s) * 1_000)
         header = ReportLedgersHeader(
-            pipeline=self._pipeline, valid_for_ms=VALID_MS, round_ended_ago_ms=ago_ms
+            pipeline=self._progress.pipeline,
+            valid_for_ms=VALID_MS,
+            round_ended_ago_ms=self._progress.ended_ago_ms(broker),
         )
         try:
             with NativeCalls(broker, connect_s=ANSWER_S, answer_s=ANSWER_S) as calls:

@@ -21,6 +21,7 @@ from escrowmq.model.verdict_outcome import VerdictOutcome
 from escrowmq.pipeline.settle.brokers import AnsweringBroker, look_at, sights_of
 from escrowmq.pipeline.settle.plan import RoundPlan
 from escrowmq.pipeline.settle.reporting import LedgerReporter
+from escrowmq.pipeline.settle.round_progress import RoundProgress
 from escrowmq.pipeline.settle.round_summary import RoundSummary
 from escrowmq.pipeline.settle.rows import (
     ASKS_DUE,
@@ -85,7 +86,8 @@ class Settling:
     def __init__(self, spark: SparkSession, ledgers: Ledgers, *, asks_max: int = ASKS_MAX) -> None:
         self._ledgers = ledgers
         self._plan = RoundPlan(spark, asks_max)
-        self._reporter = LedgerReporter(ledgers.book)
+        self.progress = RoundProgress()
+        self._reporter = LedgerReporter(ledgers.book, self.progress)
         #: Held while the ledgers are asked.
         self._asking = threading.Lock()
 
@@ -100,11 +102,11 @@ class Settling:
                 settled.
             Unavailable: ``round_failed``, if no broker is the cause.
         """
-        with self._asking:
+        with self._asking, self.progress.running():
             made = _Round(self._plan)
             try:
                 made.run(brokers, self._ledgers)
-                self._reporter.round_ended(made.read - made.away)
+                self.progress.succeeded(made.read - made.away)
             finally:
                 # Brokers need the report most when a round failed.
                 self._reporter.send(sorted(made.read))

@@ -62,7 +62,8 @@ def due_columns(
     which ledger it has, no ledger counts as absent. The database may hold that ledger, and asking
     would count checks against healthy transactions.
 
-    Attempts of the Spark sink have no producer, and no time rule applies to them.
+    Transactions of a broker that does not want checks by pipelines wait. Attempts of the Spark sink
+    have no producer, and no time rule applies to them.
     """
     is_known = F.col(LEDGER).isin(list(ledger_uuids))
     if has_unnamed_ledger:
@@ -78,7 +79,9 @@ def due_columns(
             )
         )
 
-    due = labelled(DUES)
+    left_alone = [broker for broker, policy in policies.items() if not policy.is_for_pipelines]
+    is_left_alone = F.col(BROKER).isin(left_alone)
+    due = F.when(is_left_alone, F.lit(Due.WAIT.value)).otherwise(labelled(DUES))
     is_attempt = F.col(PRODUCER_GROUP).startswith(GROUP_PREFIX)
     has_no_producer = (due == Due.ASK.value) & (F.col(PRODUCERS_ONLINE) == 0)
     names_another = (F.col(LEDGER) != "") & ~is_known

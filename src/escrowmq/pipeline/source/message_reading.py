@@ -145,11 +145,11 @@ def _pages(
         header = ReadStoredHeader(
             topic=queue.topic,
             queue_id=queue.queue_id,
+            born=history.born(queue.topic),
             start=at,
             end=end,
             bytes_max=bytes_max,
             tag_codes=codes,
-            born=history.born(queue.topic),
         )
         answer = patiently(
             partial(calls.call_blocks, NativeCode.READ_STORED, header), options.patience_s

@@ -37,13 +37,13 @@ AS_OF_MS = "as_of_ms"
 # Transactions.
 HALF_OFFSET = _name(TransactionRow.half_offset)
 TRANSACTION_ID = _name(TransactionRow.transaction_id)
-PRODUCER_GROUP = _name(TransactionRow.producer_group)
-LEDGER = _name(TransactionRow.ledger)
-ALLOWED_MS = _name(TransactionRow.allowed_ms)
 #: The state as a word.
 STATE = _name(TransactionRow.state)
 #: The state as the number that the rules compute with.
 STATE_CODE = "state_code"
+PRODUCER_GROUP = _name(TransactionRow.producer_group)
+LEDGER = _name(TransactionRow.ledger)
+ALLOWED_MS = _name(TransactionRow.allowed_ms)
 STORED_AT_MS = _name(TransactionRow.stored_at_ms)
 AGE_MS = _name(TransactionRow.age_ms)
 WAIT_MS = _name(TransactionRow.wait_ms)

@@ -38,6 +38,11 @@ from escrowmq.protocol.message.stored_message import (
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 PARKED_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+#: Clients may not send to these.
+SYSTEM_TOPICS = frozenset(
+    {HALF_TOPIC, OP_TOPIC, PARKED_TOPIC, SCHEDULE_TOPIC, "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT"}
+)
 OP_TAG = "d"
 
 #: A record up to its prepared offset. A commit changes the fields marked "8x" and the sys flag.

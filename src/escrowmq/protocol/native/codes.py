@@ -37,6 +37,7 @@ class NativeCode(IntEnum):
     DECIDE_BATCH = 30_024
     OBEY_VERDICTS = 30_025
     REPORT_LEDGERS = 30_026
+    PIPELINE_HEARTBEAT = 30_027
 
     # Administration.
     LIST_TOPICS = 30_040

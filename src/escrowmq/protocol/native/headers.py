@@ -134,6 +134,20 @@ class StatusAnswer(NativeAnswer, frozen=True, kw_only=True):
     topics_found: str = ""
     #: Kinds of names that use 80 % or more of their limit, with the counts; empty if none does.
     names_near: str = ""
+    #: The settings `transaction.checked_by` and `transaction.after_last_check`.
+    checked_by: str = "pipeline"
+    after_last_check: str = "park"
+    #: Which process checks undecided transactions now: `broker`, `pipeline` or `none`; and since
+    #: when. Older releases never check by themselves.
+    checker: str = "pipeline"
+    checker_since_ms: Int64 = 0
+    #: When the broker's own last round ended (0: never), how long it took, and what it did: as
+    #: `asked=3 committed=1`, without counts that are 0.
+    round_ended_at_ms: Int64 = 0
+    round_took_ms: Int64 = 0
+    round_did: str = ""
+    #: Why the broker's own last round failed; empty if it did not.
+    round_error: str = ""
     #: The machine's wall clock.
     wall_ms: Int64 = 0
     #: Whether the kernel reports the wall clock as synchronized.
@@ -269,32 +283,6 @@ class ReadMessagesAnswer(PagedAnswer, frozen=True, kw_only=True):
     #: The queue's range of offsets: start, and exclusive end.
     queue_start: Int64
     queue_end: Int64
-
-
-class AwaitDueHeader(NativeHeader, frozen=True, kw_only=True):
-    """AWAIT_DUE."""
-
-    #: How long to wait for a new due check, at most 25000; 0 for an immediate answer.
-    wait_ms: Int32 = 0
-    #: Only checks that came due after this time end the wait: `nowMs` of the previous answer.
-    since_ms: Int64 = 0
-
-
-class AwaitDueAnswer(NativeAnswer, frozen=True, kw_only=True):
-    """AWAIT_DUE: the state at `nowMs`."""
-
-    #: Undecided transactions whose next check is due.
-    due: Int64
-    #: When the next check comes due; absent if none will.
-    next_due_at_ms: Int64 | None = None
-    #: Transactions that are neither decided nor parked.
-    undecided: Int64
-    #: Those of them that are attempts of Spark sinks.
-    sink_attempts: Int64
-    #: Changes whenever a batch is decided, or an attempt of a new run is held.
-    batches_decided: Int64
-    #: The end of the readable log.
-    log_end: Int64
 
 
 class ListBatchesHeader(PagedHeader, frozen=True, kw_only=True):

@@ -14,6 +14,7 @@ import msgspec
 from escrowmq.protocol.native import (
     headers,
     ledgers,
+    pipeline_headers,
     previews,
     raw_log,
     rows,
@@ -22,6 +23,7 @@ from escrowmq.protocol.native import (
 )
 from escrowmq.protocol.native import operator_headers as hand_headers
 from escrowmq.protocol.native.codes import FIRST_CODE, LAST_CODE, NativeCode, is_own
+from escrowmq.protocol.native.previews import PREVIEWS_MAX, TRANSACTIONS_MAX
 from escrowmq.protocol.native.row_forms import NativeRow
 
 __all__ = [
@@ -119,8 +121,8 @@ _TABLE = (
     NativeRequest(
         NativeCode.AWAIT_DUE,
         "Wait until a check is due that the caller has not seen yet.",
-        header=headers.AwaitDueHeader,
-        answer=headers.AwaitDueAnswer,
+        header=pipeline_headers.AwaitDueHeader,
+        answer=pipeline_headers.AwaitDueAnswer,
     ),
     _paged_list(
         NativeCode.LIST_BATCHES,
@@ -181,10 +183,10 @@ _TABLE = (
         ),
         header=previews.PreviewHalvesHeader,
         rows=previews.SoughtHalfRow,
-        rows_max=previews.TRANSACTIONS_MAX,
+        rows_max=TRANSACTIONS_MAX,
         answer=previews.PreviewHalvesAnswer,
         answer_rows=previews.PreviewRow,
-        answer_rows_max=previews.PREVIEWS_MAX,
+        answer_rows_max=PREVIEWS_MAX,
     ),
     _change(
         NativeCode.HOLD_HALVES,
@@ -250,6 +252,12 @@ _TABLE = (
         header=ledgers.ReportLedgersHeader,
         rows=ledgers.LedgerReportRow,
         rows_max=ledgers.REPORTED_MAX,
+    ),
+    NativeRequest(
+        NativeCode.PIPELINE_HEARTBEAT,
+        "Tell the broker every 5 seconds that a pipeline is alive, and how its rounds go.",
+        header=pipeline_headers.HeartbeatHeader,
+        answer=pipeline_headers.HeartbeatAnswer,
     ),
     _paged_list(
         NativeCode.LIST_TOPICS, "All topics, including system topics.", answer_rows=rows.TopicRow

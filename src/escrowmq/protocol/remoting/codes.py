@@ -122,6 +122,8 @@ class ResponseCode(IntEnum):
     CONSUMER_NOT_ONLINE = 206
     CONSUME_MSG_TIMEOUT = 207
     FLOW_CONTROL = 215
+    #: Apache's answer to a decision after the message's own time for its first check.
+    ILLEGAL_OPERATION = 604
     GO_AWAY = 1_500
 
 

@@ -12,6 +12,9 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib.stride_tricks import sliding_window_view
 
+from escrowmq.model.errors import StoreCorrupt
+from escrowmq.store.disk.disk import File
+
 Rows = npt.NDArray[Any]
 
 #: One row of the state table. Little-endian; 72 bytes.
@@ -74,6 +77,24 @@ def first_bad(rows: Rows) -> int | None:
     """Return the index of the first record whose check word is wrong; None if all are right."""
     bad = np.flatnonzero(rows["check"] != check_words(rows))
     return int(bad[0]) if len(bad) else None
+
+
+def read_rows(code: str, file: File, path: str, kind: np.dtype[np.void], wanted: range) -> Rows:
+    """Read these records of a file; raise ``StoreCorrupt`` with this code if some are damaged."""
+    data = file.read_at(wanted.start * kind.itemsize, len(wanted) * kind.itemsize)
+    if len(data) < len(wanted) * kind.itemsize:
+        raise rows_damaged(code, path, len(data), "the file is too short")
+    rows = np.frombuffer(data, dtype=kind)
+    bad = first_bad(rows)
+    if bad is not None:
+        raise rows_damaged(code, path, wanted[bad] * kind.itemsize, "a check word is wrong")
+    return rows
+
+
+def rows_damaged(code: str, path: str, at: int, what: str) -> StoreCorrupt:
+    """Return the error about a damaged file of records."""
+    remedy = "`escrowmq store repair` rebuilds it from the log"
+    return StoreCorrupt(code, f"{what}; {remedy}", path=path, at=at)
 
 
 def windows(data: bytes, kind: np.dtype[np.void], starts: Rows) -> Rows:

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from escrowmq.model.errors import StoreCorrupt
-from escrowmq.store.disk.rows import QUEUE_ENTRY, Rows, first_bad, sealed
+from escrowmq.store.disk.rows import QUEUE_ENTRY, Rows, read_rows, rows_damaged, sealed
 from escrowmq.store.queue.queue_files import FILE_ENTRIES, files_of, found_files, path_of
 
 if TYPE_CHECKING:
@@ -193,16 +192,9 @@ class ConsumeQueue:
         return self._read(_opened(self._files.get, self._path(offset)), offset, stop)
 
     def _read(self, file: File, offset: int, stop: int) -> Rows:
-        path = self._path(offset)
         at = offset % FILE_ENTRIES
-        data = file.read_at(at * ENTRY_BYTES, (stop - offset) * ENTRY_BYTES)
-        if len(data) < (stop - offset) * ENTRY_BYTES:
-            raise _damaged(path, len(data), "the file is too short")
-        rows = np.frombuffer(data, dtype=QUEUE_ENTRY)
-        bad = first_bad(rows)
-        if bad is not None:
-            raise _damaged(path, (at + bad) * ENTRY_BYTES, "a check word is wrong")
-        return rows
+        wanted = range(at, at + stop - offset)
+        return read_rows("consume_queue_damaged", file, self._path(offset), QUEUE_ENTRY, wanted)
 
     def offset_at(self, visible_at_ms: int) -> int:
         """Return the first entry visible at or after this time, or ``end`` if there is none."""
@@ -369,13 +361,4 @@ def _opened(open_file: Callable[[str], File], path: str) -> File:
     try:
         return open_file(path)
     except FileNotFoundError:
-        raise _damaged(path, 0, "the file is missing") from None
-
-
-def _damaged(path: str, at: int, what: str) -> StoreCorrupt:
-    return StoreCorrupt(
-        "consume_queue_damaged",
-        f"{what}; `escrowmq store repair` rebuilds it from the log",
-        path=path,
-        at=at,
-    )
+        raise rows_damaged("consume_queue_damaged", path, 0, "the file is missing") from None

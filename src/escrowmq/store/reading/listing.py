@@ -11,7 +11,7 @@ request is listed.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import numpy as np
@@ -58,6 +58,14 @@ class TransactionPage(msgspec.Struct, frozen=True):
     next_start: int | None
 
 
+class DueBy(NamedTuple):
+    """Limits a list to heads that the time rules may want something of."""
+
+    #: Their next check is due by this time, or they were stored by that one.
+    check_at_ms: int
+    stored_at_ms: int
+
+
 def list_heads(
     store: Store,
     start: int,
@@ -66,8 +74,10 @@ def list_heads(
     *,
     limit: int,
     looked_at_max: int = LOOKED_AT_MAX,
+    due_by: DueBy | None = None,
 ) -> TransactionPage:
     """Return a page of heads in ``[start, end)`` that are in one of ``states``, at least one."""
+    wanted = WantedHeads(states, due_by)
     table = store.table
     end = min(end, table.end)
     found: list[Rows] = []
@@ -75,7 +85,7 @@ def list_heads(
     for block in _blocks(table, start, end, states):
         if looked_at >= looked_at_max:
             return _page(found, block[0])
-        heads, next_start = _heads_in(store, block, states, limit - count)
+        heads, next_start = _heads_in(store, block, wanted, limit - count)
         looked_at += block[1] - block[0]
         count += len(heads)
         found.append(heads)
@@ -164,7 +174,7 @@ def _bases(table: StateTable, start: int, end: int, states: Collection[State]) -
 
 
 def _heads_in(
-    store: Store, block: tuple[int, int], states: Collection[State], limit: int
+    store: Store, block: tuple[int, int], wanted: WantedHeads, limit: int
 ) -> tuple[Rows, int | None]:
     """Return at most ``limit`` heads of a block, and where the next one is if there are more."""
     table = store.table
@@ -178,12 +188,12 @@ def _heads_in(
     # One more head tells where the next page begins. Newer rows of the map replace the others.
     heads, more = np.empty(0, dtype=_HEAD), limit + 1 + len(kept)
     if chunk is not None:
-        heads = _from_chunk(chunk, block, states, more)
-    elif not _DECIDED.isdisjoint(states):
-        heads = _from_file(table, base, block, states, more)
+        heads = _from_chunk(chunk, block, wanted, more)
+    elif not _DECIDED.isdisjoint(wanted.states):
+        heads = _from_file(table, base, block, wanted, more)
     if kept:
         is_older = ~np.isin(heads["half_offset"], [half.half_offset for half in kept])
-        heads = np.concatenate([heads[is_older], _from_halves(kept, states)])
+        heads = np.concatenate([heads[is_older], _from_halves(kept, wanted)])
         # Sort by one column: sorting whole records takes a hundred times as long.
         heads = heads[np.argsort(heads["half_offset"])]
     next_start = int(heads["half_offset"][limit]) if len(heads) > limit else None
@@ -195,40 +205,30 @@ def _heads_in(
     return heads, next_start
 
 
-def _from_chunk(
-    chunk: Chunk, block: tuple[int, int], states: Collection[State], limit: int
-) -> Rows:
+def _from_chunk(chunk: Chunk, block: tuple[int, int], wanted: WantedHeads, limit: int) -> Rows:
     at = max(block[0] - chunk.base, chunk.skipped)
     here = slice(at, max(block[1] - chunk.base, at))
 
     def column(name: str) -> Rows:
         return (chunk.locations() if name == "location" else chunk.view(name))[here]
 
-    return _picked(column, chunk.base + at, states, limit)
+    return _picked(column, chunk.base + at, wanted, limit)
 
 
 def _from_file(
-    table: StateTable, base: int, block: tuple[int, int], states: Collection[State], limit: int
+    table: StateTable, base: int, block: tuple[int, int], wanted: WantedHeads, limit: int
 ) -> Rows:
     first = max(block[0], table.start)
     if first >= block[1] or all(chunk.base != base for chunk in table.files.chunks):
         return np.empty(0, dtype=_HEAD)
     rows = table.files.rows(base, first - base, block[1] - first)
-    return _picked(rows.__getitem__, first, states, limit)
+    return _picked(rows.__getitem__, first, wanted, limit)
 
 
-def _picked(
-    column: Callable[[str], Rows], first: int, states: Collection[State], limit: int
-) -> Rows:
-    """Return at most ``limit`` heads in these states; the columns start at row ``first``."""
+def _picked(column: Callable[[str], Rows], first: int, wanted: WantedHeads, limit: int) -> Rows:
+    """Return at most ``limit`` wanted heads; the columns start at row ``first``."""
     is_head = (column("part") >= FIRST) & (column("size") > 0) & (column("origin") != PLAIN)
-    state = column("state")
-    # Plain numbers: comparing with an enum takes several times as long.
-    wanted = [int(one) for one in states]
-    is_wanted = state == wanted[0]
-    for code in wanted[1:]:
-        is_wanted |= state == code
-    hits = np.flatnonzero(is_head & is_wanted)[:limit]
+    hits = np.flatnonzero(is_head & wanted.are(column))[:limit]
     heads = np.empty(len(hits), dtype=_HEAD)
     heads["half_offset"] = hits + first
     for name in _NAMES[1:]:
@@ -236,12 +236,33 @@ def _picked(
     return heads
 
 
-def _from_halves(halves: list[Half], states: Collection[State]) -> Rows:
-    return np.array(
+def _from_halves(halves: list[Half], wanted: WantedHeads) -> Rows:
+    heads = np.array(
         [
             tuple(int(getattr(half, name)) for name in _NAMES)
             for half in halves
-            if half.state in states and half.part & FIRST and half.origin != PLAIN
+            if half.part & FIRST and half.origin != PLAIN
         ],
         dtype=_HEAD,
     )
+    return heads[wanted.are(heads.__getitem__)]
+
+
+class WantedHeads(NamedTuple):
+    """The states of the listed heads, and when they are due."""
+
+    states: Collection[State]
+    due_by: DueBy | None = None
+
+    def are(self, column: Callable[[str], Rows]) -> Rows:
+        """Return which rows have such a state and are due."""
+        state = column("state")
+        # Plain numbers: comparing with an enum takes several times as long.
+        wanted = [int(one) for one in self.states]
+        found: Rows = state == wanted[0]
+        for code in wanted[1:]:
+            found |= state == code
+        if self.due_by is not None:
+            is_due = column("next_at_ms") <= self.due_by.check_at_ms
+            found &= is_due | (column("stored_at_ms") <= self.due_by.stored_at_ms)
+        return found

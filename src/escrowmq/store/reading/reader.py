@@ -68,14 +68,6 @@ class Pulled(msgspec.Struct, frozen=True, kw_only=True):
     end: int = 0
 
 
-class VisibleMessage(msgspec.Struct, frozen=True, gc=False):
-    """A visible message as it was written."""
-
-    queue_offset: int
-    visible_at_ms: int
-    record: bytes
-
-
 class Located(msgspec.Struct, frozen=True, kw_only=True):
     """A message found by its log offset."""
 
@@ -88,6 +80,14 @@ class Located(msgspec.Struct, frozen=True, kw_only=True):
     def may_become_visible(self) -> bool:
         """Whether it is a half message that was not rolled back."""
         return self.half is not None and self.half.state is not State.ROLLED_BACK
+
+
+class VisibleMessage(msgspec.Struct, frozen=True, gc=False):
+    """A visible message as it was written."""
+
+    queue_offset: int
+    visible_at_ms: int
+    record: bytes
 
 
 class StoreReader:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from escrowmq.model.errors import StoreCorrupt, StoreUnusable
-from escrowmq.store.disk.rows import STATE_ROW, SURVIVOR_ROW, Rows, first_bad, sealed
+from escrowmq.model.errors import StoreUnusable
+from escrowmq.store.disk.rows import STATE_ROW, SURVIVOR_ROW, Rows, read_rows, rows_damaged, sealed
 from escrowmq.store.table.frozen_chunk import FrozenChunk
 from escrowmq.store.table.unfiled_ops import OpColumns
 from escrowmq.transaction.states import State
@@ -182,16 +182,9 @@ class StateFiles:
         try:
             file = self._disk.open(path)
         except FileNotFoundError:
-            raise _damaged(path, 0, "the file is missing") from None
+            raise rows_damaged("state_table_damaged", path, 0, "the file is missing") from None
         with closing(file):
-            data = file.read_at(at * kind.itemsize, count * kind.itemsize)
-        if len(data) < count * kind.itemsize:
-            raise _damaged(path, len(data), "the file is too short")
-        rows = np.frombuffer(data, dtype=kind)
-        bad = first_bad(rows)
-        if bad is not None:
-            raise _damaged(path, (at + bad) * kind.itemsize, "a check word is wrong")
-        return rows
+            return read_rows("state_table_damaged", file, path, kind, range(at, at + count))
 
     # Writing.
 
@@ -264,12 +257,3 @@ def _survivor_rows(survivors: list[Survivor]) -> Rows:
     rows["half_offset"] = [survivor.half.half_offset for survivor in survivors]
     rows["id_hash"] = [survivor.id_hash for survivor in survivors]
     return rows
-
-
-def _damaged(path: str, at: int, what: str) -> StoreCorrupt:
-    return StoreCorrupt(
-        "state_table_damaged",
-        f"{what}; `escrowmq store repair` rebuilds it from the log",
-        path=path,
-        at=at,
-    )

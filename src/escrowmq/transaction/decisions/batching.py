@@ -121,11 +121,11 @@ def commit_attempts(
         app_id=command.app_id,
         query_id=command.query_id,
         batch_id=command.batch_id,
-        by=command.by,
         heads=list(ranges_by_head),
         ranges=ranges,
         given=give_ranges(core, ranges, waits),
         waiting=waiting,
+        by=command.by,
         content=command.content,
         is_gapless=command.is_gapless,
     )

@@ -135,13 +135,13 @@ def carried_row(core: Transactions, half: Half) -> CarriedRow:
         log_offset=half.log_offset,
         stored_at_ms=half.stored_at_ms,
         origin=half.origin,
-        state=half.state,
-        checks_sent=half.checks_sent,
-        next_at_ms=half.next_at_ms,
         part=half.part,
         head=core.head_of(half.first),
         number=number,
         transaction_id=transaction_id,
+        state=half.state,
+        checks_sent=half.checks_sent,
+        next_at_ms=half.next_at_ms,
         deliver_after_ms=core.delays.get(half.half_offset, 0),
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from escrowmq.model.resolution import Resolution
+from escrowmq.model.sink_attempt import GROUP_PREFIX
 from escrowmq.model.verdict_outcome import VerdictOutcome
 from escrowmq.transaction.commands import (
     CheckSent,
@@ -16,22 +17,23 @@ from escrowmq.transaction.commands import (
     Verdict,
     VerdictKind,
 )
-from escrowmq.transaction.decisions.answers import no_such_half, refuse
-from escrowmq.transaction.decisions.deciding import end, has_deleted, topic_deleted
+from escrowmq.transaction.decisions.answers import of_known_half, refuse
+from escrowmq.transaction.decisions.deciding import decide_as, end, has_deleted, topic_deleted
 from escrowmq.transaction.records import Asked, Parked, Resumed
-from escrowmq.transaction.rules import check_wait_ms
+from escrowmq.transaction.rules import PARK_REASONS, HalfFacts, ParkReason, check_wait_ms
 from escrowmq.transaction.states import State
 
 if TYPE_CHECKING:
     from escrowmq.transaction.core import Transactions
     from escrowmq.transaction.table import Half
 
+_GIVEN_UP = frozenset(reason.value for reason in ParkReason)
+"""Reasons to park that the time rules give: neither producer nor ledger decided in time."""
 
-def check_sent(core: Transactions, command: CheckSent, now_ms: int) -> Decision:
+
+@of_known_half
+def check_sent(core: Transactions, command: CheckSent, half: Half, now_ms: int) -> Decision:
     """Count a back-check that a live producer received."""
-    half = core.half(command.half_offset)
-    if half is None:
-        return no_such_half(command.half_offset)
     head = core.head_row(half)
     if head.state is not State.PREPARED:
         return Decision()
@@ -42,11 +44,9 @@ def check_sent(core: Transactions, command: CheckSent, now_ms: int) -> Decision:
     return Decision(records=(Asked(head.half_offset, number, next_at_ms, command.client),))
 
 
-def park(core: Transactions, command: Park, _now_ms: int) -> Decision:
+@of_known_half
+def park(core: Transactions, command: Park, half: Half, _now_ms: int) -> Decision:
     """Park an undecided transaction: stop its back-checks."""
-    half = core.half(command.half_offset)
-    if half is None:
-        return no_such_half(command.half_offset)
     if half.state is not State.PREPARED:
         return refuse(
             f"already_{half.state.label}",
@@ -56,11 +56,9 @@ def park(core: Transactions, command: Park, _now_ms: int) -> Decision:
     return Decision(records=(Parked(core.head_of(half.first), command.reason),))
 
 
-def resume(core: Transactions, command: Resume, now_ms: int) -> Decision:
+@of_known_half
+def resume(core: Transactions, command: Resume, half: Half, now_ms: int) -> Decision:
     """Resume the back-checks of a parked transaction, from the first one."""
-    half = core.half(command.half_offset)
-    if half is None:
-        return no_such_half(command.half_offset)
     if half.state is not State.PARKED:
         return refuse(
             "not_parked",
@@ -82,11 +80,49 @@ def obey(core: Transactions, verdict: Verdict, now_ms: int) -> Decision:
     if verdict.kind is VerdictKind.ASK:
         return _ask(core, head)
     if verdict.kind is VerdictKind.PARK:
-        return park(core, Park(half_offset=head.half_offset, reason=verdict.reason), now_ms)
+        if verdict.reason in _GIVEN_UP and _was_resumed(core, head, now_ms):
+            return Decision()
+        parked = park(core, Park(half_offset=head.half_offset, reason=verdict.reason), now_ms)
+        return _discarded(core, head, verdict, parked, now_ms)
     resolution = Resolution(verdict.kind.value)
     return end(
         core, End(half_offset=head.half_offset, resolution=resolution, by=verdict.by), now_ms
     )
+
+
+def _was_resumed(core: Transactions, head: Half, now_ms: int) -> bool:
+    """Whether an operator resumed it, and no rule parks it again.
+
+    Resuming may leave the state and the number of checks as the pipeline has read them.
+    """
+    resumed_at_ms = core.resumed_at_ms.get(head.half_offset)
+    if resumed_at_ms is None:
+        return False
+    facts = HalfFacts(
+        state=head.state,
+        age_ms=now_ms - resumed_at_ms,
+        wait_ms=head.next_at_ms - now_ms,
+        checks_sent=head.checks_sent,
+        has_ledger=0,
+    )
+    return not any(holds(facts, core.policy) for _, holds in PARK_REASONS)
+
+
+def _discarded(
+    core: Transactions, head: Half, verdict: Verdict, parked: Decision, now_ms: int
+) -> Decision:
+    """Roll back what the checks could not decide, if the policy says so; else only park it.
+
+    One frame parks the transaction, which keeps its messages in the discard topic, and rolls it
+    back. If it names a ledger, only the ledger may roll it back.
+    """
+    origin = core.names.origins[head.origin]
+    is_for_producers = not origin.ledger and not origin.group.startswith(GROUP_PREFIX)
+    is_given_up = verdict.reason in _GIVEN_UP and parked.refused is None
+    if core.policy.after_last_check == "park" or not (is_for_producers and is_given_up):
+        return parked
+    ended = decide_as(core, head, State.ROLLED_BACK, verdict.by, now_ms)
+    return Decision(records=(*parked.records, *ended.records), reply=ended.reply)
 
 
 def outcome_of(decision: Decision) -> VerdictOutcome:

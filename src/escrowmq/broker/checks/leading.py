@@ -1,0 +1,90 @@
+"""Decides which process checks undecided transactions: the broker, a pipeline, or none.
+
+Both may check at once without harm, because verdicts name the version that they were computed from.
+Leadership only avoids double work. It is per ledger: the broker looks up the ledgers that no living
+pipeline reaches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from escrowmq.broker.state.ledger_reports import LedgerReports
+from escrowmq.broker.state.pipeline_life import PipelineLife
+from escrowmq.broker.write.broker_clock import BrokerClock
+from escrowmq.model.event_log import event_log
+from escrowmq.transaction.policy import CheckPolicy
+
+log = event_log(__name__)
+
+PATIENCE = 2
+"""A pipeline without a successful round for this many check intervals does not lead."""
+PATIENCE_MS_MIN = 15_000
+"""The shortest time that a pipeline has for a round, however short the check interval is."""
+
+
+class Checker(StrEnum):
+    """The process that checks undecided transactions."""
+
+    BROKER = "broker"
+    PIPELINE = "pipeline"
+    NONE = "none"
+
+
+@dataclass(eq=False)
+class Leadership:
+    """Who checks, and since when."""
+
+    policy: CheckPolicy
+    clock: BrokerClock
+    life: PipelineLife
+    reports: LedgerReports
+    checker: Checker = field(init=False)
+    #: In store time.
+    since_ms: int = field(init=False)
+    #: Since when a check has been due without a break, on the monotonic clock; None if none is.
+    due_since_ms: int | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self.checker = self._now()
+        self.since_ms = self.clock.now_ms()
+
+    def look(self) -> Checker:
+        """Decide who checks from now on."""
+        before, self.checker = self.checker, self._now()
+        if self.checker is not before:
+            self.since_ms = self.clock.now_ms()
+            log.info("checker_changed", extra={"checker": self.checker, "before": before})
+        return self.checker
+
+    def note_due(self, *, is_due: bool) -> None:
+        """Note whether any check is due now."""
+        if not is_due:
+            self.due_since_ms = None
+        elif self.due_since_ms is None:
+            self.due_since_ms = self.clock.monotonic_ms()
+
+    def leads(self, ledger: str) -> bool:
+        """Whether the broker itself looks up transactions of this ledger."""
+        if self.checker is Checker.PIPELINE and self.policy.checked_by == "auto":
+            return ledger not in self.reports.reached(self.clock.monotonic_ms())
+        return self.checker is Checker.BROKER
+
+    def _now(self) -> Checker:
+        match self.policy.checked_by:
+            case "off":
+                return Checker.NONE
+            case "broker":
+                return Checker.BROKER
+            case "pipeline":
+                return Checker.PIPELINE
+            case "auto":
+                return Checker.PIPELINE if self._has_pipeline() else Checker.BROKER
+
+    def _has_pipeline(self) -> bool:
+        return self.life.is_alive(
+            self.clock.monotonic_ms(),
+            due_since_ms=self.due_since_ms,
+            patience_ms=max(PATIENCE * self.policy.check_interval_ms, PATIENCE_MS_MIN),
+        )

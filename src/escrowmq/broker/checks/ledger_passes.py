@@ -1,0 +1,231 @@
+"""Looks up undecided transactions in the configured ledgers, through the look-up process.
+
+A pass covers the due transactions of one ledger, a request at a time; while the process works on
+one request, the broker prepares the next and obeys the verdicts of the last. Each ledger has at
+most one pass under way, and rests after it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from escrowmq.broker.checks.due_plan import REASONS
+from escrowmq.broker.checks.obeying import OUTCOMES, VerdictExecutor, verdicts_on
+from escrowmq.broker.state.ledger_reports import LedgerReports
+from escrowmq.broker.write.broker_clock import BrokerClock
+from escrowmq.broker.write.questions import ask_between
+from escrowmq.broker.write.writer import Writer
+from escrowmq.model.errors import EscrowError
+from escrowmq.model.event_log import event_log
+from escrowmq.model.ledger_outcome import LedgerOutcome
+from escrowmq.model.lineage import Sight
+from escrowmq.model.log_limit import LogLimit
+from escrowmq.protocol.look_up.messages import ROWS_MAX, Known, LookUpAnswer, LookUpRequest
+from escrowmq.store.disk.rows import Rows
+from escrowmq.store.reading.identities import identities
+from escrowmq.store.store import Store
+from escrowmq.transaction.commands import VerdictKind
+from escrowmq.transaction.ledger_verdicts import verdict_of
+from escrowmq.transaction.rules import Due
+
+log = event_log(__name__)
+
+PROBE_S = 5.0
+"""Pause between two probes of the databases."""
+PROBED_FOR_MS = 60_000
+"""How long the answers of the databases are shown and used after a probe."""
+IDS_AT_ONCE = 1_000
+"""Transaction ids that are read from the log in one turn of the event loop."""
+AT_ONCE = 2
+"""Requests of one pass that are under way: one in the process, one in the broker."""
+REST_S = 1.0
+REST_UNDECIDED_S = 5.0
+"""Pause after a pass, and after one that decided nothing."""
+LOST_ID = "transaction_id_lost"
+"""The log no longer has the transaction's id, or it is no text, so no ledger can be asked."""
+
+
+class LookUpPort(Protocol):
+    """The look-up process."""
+
+    async def known(self) -> Known:
+        """Ask every configured database which ledger it has."""
+
+    async def look_up(self, request: LookUpRequest) -> LookUpAnswer:
+        """Look up transactions in their ledger, and fence those that are absent and overdue."""
+
+
+class DueInLedger(NamedTuple):
+    """Due transactions of one ledger, as a round has read them."""
+
+    heads: Rows
+    #: Index in ``REASONS`` of why each is parked if its ledger gives no outcome; -1 if it is not.
+    reasons: Rows
+    #: The broker's history and its time, taken before the heads were read.
+    sight: Sight
+    as_of_ms: int
+
+    def parts(self) -> Iterator[DueInLedger]:
+        """Yield parts that fit into one request."""
+        for at in range(0, len(self.heads), ROWS_MAX):
+            here = slice(at, at + ROWS_MAX)
+            yield self._replace(heads=self.heads[here], reasons=self.reasons[here])
+
+
+@dataclass(eq=False)
+class LedgerPasses:
+    """Passes over all configured ledgers. Use it from one event loop only."""
+
+    store: Store
+    writer: Writer
+    clock: BrokerClock
+    executor: VerdictExecutor
+    reports: LedgerReports
+    process: LookUpPort
+    #: Transactions since the start, by outcome of their verdict or by the reason for none.
+    did: Counter[str] = field(default_factory=Counter, init=False)
+    _known: Known | None = field(default=None, init=False)
+    _probes_at: float = field(default=0.0, init=False)
+    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop, init=False)
+    _passes: dict[str, asyncio.Task[None]] = field(default_factory=dict, init=False)
+    _rests_until: dict[str, float] = field(default_factory=dict, init=False)
+    _logged: LogLimit = field(
+        default_factory=lambda: LogLimit(log, burst=1, window_s=60.0), init=False
+    )
+
+    @property
+    def ledgers(self) -> frozenset[str]:
+        """The UUIDs of the ledgers that can be looked up, now or later."""
+        return frozenset() if self._known is None else frozenset(self._known.faults)
+
+    @property
+    def has_unnamed(self) -> bool:
+        """Whether a configured database has not said yet which ledger it has."""
+        return self._known is None or bool(self._known.unnamed)
+
+    async def tick(self) -> None:
+        """Probe the databases every few seconds, and every second until they were probed once."""
+        if self._known is None or self._loop.time() >= self._probes_at:
+            self._probes_at = self._loop.time() + PROBE_S
+            await self.probe()
+
+    async def probe(self) -> None:
+        """Ask the databases which ledgers they have, and show the answers."""
+        known = await self.process.known()
+        self._known = known
+        self.reports.put_own(
+            [one.report for one in known.ledgers],
+            now_ms=self.clock.monotonic_ms(),
+            valid_for_ms=PROBED_FOR_MS,
+        )
+
+    def look_up(self, ledger: str, due: DueInLedger) -> None:
+        """Start a pass over these transactions, unless one is under way or the ledger rests."""
+        if ledger in self._passes or self._loop.time() < self._rests_until.get(ledger, 0.0):
+            return
+        self._passes[ledger] = asyncio.create_task(self._pass(ledger, due))
+
+    async def close(self) -> None:
+        """End all passes."""
+        passes = list(self._passes.values())
+        for one in passes:
+            one.cancel()
+        await asyncio.gather(*passes, return_exceptions=True)
+
+    async def _pass(self, ledger: str, due: DueInLedger) -> None:
+        did: Counter[str] = Counter()
+        parts = due.parts()
+
+        async def work() -> None:
+            # The workers share the iterator: each takes the next part.
+            for part in parts:
+                await self._look_up_part(ledger, part, did)
+
+        try:
+            await asyncio.gather(*(work() for _ in range(AT_ONCE)))
+        except EscrowError as error:
+            self._logged.warning("look_up_failed", ledger, {"ledger": ledger, "why": str(error)})
+        except Exception:
+            log.exception("look_up_pass_failed", extra={"ledger": ledger})
+        finally:
+            self.did.update(did)
+            del self._passes[ledger]
+            has_decided = did["committed"] + did["rolled_back"] + did["parked"]
+            rest_s = REST_S if has_decided else REST_UNDECIDED_S
+            self._rests_until[ledger] = self._loop.time() + rest_s
+
+    async def _look_up_part(self, ledger: str, due: DueInLedger, did: Counter[str]) -> None:
+        ids = await self._ids(due.heads)
+        answers = await self._answers(ledger, due, ids)
+        kinds: list[VerdictKind | None] = []
+        reasons: list[str] = []
+        for (outcome, reason), park in zip(answers, due.reasons.tolist(), strict=True):
+            kind, why = verdict_of(
+                outcome,
+                reason,
+                due_unanswered=(Due.WAIT if park < 0 else Due.PARK).value,
+                park_reason=REASONS[park].value if park >= 0 else None,
+            )
+            kinds.append(kind)
+            reasons.append(why)
+            if kind is None:
+                did[why] += 1
+        is_judged = [at for at, kind in enumerate(kinds) if kind is not None]
+        if is_judged:
+            verdicts = verdicts_on(
+                due.heads[is_judged],
+                [kind for kind in kinds if kind is not None],
+                [reasons[at] for at in is_judged],
+            )
+            outcomes = await self.executor.obeyed(verdicts)
+            did.update(OUTCOMES[code].value for code in outcomes.tolist())
+
+    async def _answers(
+        self, ledger: str, due: DueInLedger, ids: list[str | None]
+    ) -> list[tuple[LedgerOutcome, str]]:
+        fault = "" if self._known is None else self._known.faults.get(ledger, "")
+        known = [at for at, one in enumerate(ids) if one is not None]
+        found: list[tuple[LedgerOutcome, str]] = [(LedgerOutcome.UNKNOWN, fault or LOST_ID)] * len(
+            ids
+        )
+        if fault or not known:
+            return found
+        heads = due.heads[known]
+        origins = [self.store.core.names.origins[one] for one in heads["origin"].tolist()]
+        request = LookUpRequest(
+            ledger_uuid=ledger,
+            sight=due.sight,
+            as_of_ms=due.as_of_ms,
+            half_offsets=heads["half_offset"].tolist(),
+            transaction_ids=[one for one in ids if one is not None],
+            producer_groups=[origin.group for origin in origins],
+            stored_at_ms=heads["stored_at_ms"].tolist(),
+            allowed_ms=[origin.allowed_ms for origin in origins],
+        )
+        answer = await self.process.look_up(request)
+        for at, outcome, reason in zip(known, answer.outcomes, answer.reasons, strict=True):
+            found[at] = outcome, reason
+        return found
+
+    async def _ids(self, heads: Rows) -> list[str | None]:
+        """Read transaction ids from the log; None for those that it no longer has as text."""
+        found: list[str | None] = []
+        for at in range(0, len(heads), IDS_AT_ONCE):
+            some = heads[at : at + IDS_AT_ONCE]
+
+            def read(some: Rows = some) -> list[bytes]:
+                return identities(self.store, some["half_offset"], some["location"])[0]
+
+            found += [_text(one) for one in await ask_between(self.writer, read)]
+        return found
+
+
+def _text(transaction_id: bytes) -> str | None:
+    try:
+        return transaction_id.decode() or None
+    except UnicodeDecodeError:
+        return None

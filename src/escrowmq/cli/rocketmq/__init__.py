@@ -1,0 +1,1 @@
+"""RocketMQ's names for settings: the map to ours, and the reader of its file."""

@@ -1,0 +1,18 @@
+"""Ends of asyncio futures that several folders need."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def resolve(future: asyncio.Future[T], end: T | BaseException) -> None:
+    """Give a future its result or its error, unless its waiter already gave up."""
+    if future.done():
+        return
+    if isinstance(end, BaseException):
+        future.set_exception(end)
+    else:
+        future.set_result(end)
