@@ -43,8 +43,10 @@ LARGE_ROWS = 10_000
 """A round with more due transactions than this is planned in a thread."""
 GROUPS_AT_ONCE = 500
 """Producer groups whose budget is examined in one turn of the event loop."""
+PARKS_MAX = 4_096
+"""Transactions that one round parks."""
 AGAIN_S = 0.02
-"""Pause before a further round that sends what the budget has held back."""
+"""Pause before a further round that does what a limit has held back."""
 OVER_BUDGET = "over_budget"
 REST = 30
 """After a round, the broker pauses for this many times the time that the round held the loop."""
@@ -79,6 +81,9 @@ class LastRound:
     #: Transactions by what was done or why not.
     did: Counter[str] = field(default_factory=Counter)
     error: str = ""
+    #: Whether a further round can do what a limit has held back: producers answer, or more
+    #: transactions are to be parked.
+    has_more: bool = False
 
     @property
     def did_text(self) -> str:
@@ -118,12 +123,12 @@ class SettleRounds:
     async def tick(self) -> None:
         """Run a round, unless the broker rests after the last one or checks nothing.
 
-        While producers answer and more back-checks wait for the budget, run further rounds.
+        While a limit holds back what a further round can do, run further rounds.
         """
         if self._loop.time() < self._rests_until:
             return
         await self.run()
-        while self.last.did[VerdictOutcome.ASKED.value] and self.last.did[OVER_BUDGET]:
+        while self.last.has_more:
             await asyncio.sleep(max(self._rests_until - self._loop.time(), AGAIN_S))
             await self.run()
 
@@ -158,13 +163,16 @@ class SettleRounds:
         plan = await self._off_loop(pages, partial(plan_round, due, origins, self._view()))
         self.leadership.note_due(is_due=plan.due > 0)
         asked = await self._within_budget(plan, done)
-        rows = np.concatenate([*asked, plan.parks])
+        parks = plan.parks[:PARKS_MAX]
+        done.has_more = len(parks) < len(plan.parks)
+        rows = np.concatenate([*asked, parks])
         if len(rows):
-            asks = len(rows) - len(plan.parks)
-            kinds = [VerdictKind.ASK] * asks + [VerdictKind.PARK] * len(plan.parks)
-            reasons = [""] * asks + [REASONS[at].value for at in plan.reasons[plan.parks]]
+            asks = len(rows) - len(parks)
+            kinds = [VerdictKind.ASK] * asks + [VerdictKind.PARK] * len(parks)
+            reasons = [""] * asks + [REASONS[at].value for at in plan.reasons[parks]]
             outcomes = await self.executor.obeyed(verdicts_on(due.heads[rows], kinds, reasons))
             done.did.update(OUTCOMES[code].value for code in outcomes.tolist())
+            done.has_more |= bool(done.did[VerdictOutcome.ASKED.value] and done.did[OVER_BUDGET])
         for ledger, looked_up in plan.look_ups.items():
             assert self.ledger_work is not None, "without it, no ledger is led"
             done.did["looked_up"] += len(looked_up)
