@@ -45,7 +45,7 @@ class DueHeads:
     """Due transactions, in columns."""
 
     heads: Rows
-    #: The time from which each age counts.
+    #: When each transaction was stored or, if later, resumed: its age counts from there.
     started_at_ms: Rows
     #: ``seen[numbers[at]]`` is the number of the origin of ``heads[at]``.
     numbers: Rows
