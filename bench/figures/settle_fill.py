@@ -18,11 +18,11 @@ from pathlib import Path
 
 import psycopg
 
-from bench.figures.common import opened
+from bench.figures.common import message, opened
 from escrowmq.client.ledger.table import SqlLedger
 from escrowmq.model.message import SentMessage
 from escrowmq.store.store import Store
-from escrowmq.transaction.commands import Prepare
+from escrowmq.transaction.commands import Append, Prepare
 from tests.fuzz.served import Served, served
 
 GROUP = "orders"
@@ -47,6 +47,8 @@ def fill(place: Path, count: int, ledger: str) -> None:
             store.sync()
         if store.checkpoint_due:
             store.checkpoint()
+    # Store time continues from the last record, so this one brings it to the present.
+    store.execute(Append(messages=(message(0, BODY),)), now_ms + AGE_MS)
     store.sync()
     store.close()
 
@@ -57,7 +59,7 @@ def hold(store: Store, number: int, ledger: str, now_ms: int) -> None:
     properties = (
         f"UNIQ_KEY\x01{key}\x02KEYS\x01order-{number}\x02PGROUP\x01{GROUP}\x02TRAN_MSG\x01true\x02"
     )
-    message = SentMessage(
+    sent = SentMessage(
         topic="order-paid",
         queue_id=number % 8,
         body=BODY,
@@ -70,7 +72,7 @@ def hold(store: Store, number: int, ledger: str, now_ms: int) -> None:
     command = Prepare(
         group=GROUP,
         transaction_id=key,
-        messages=(message,),
+        messages=(sent,),
         number=0,
         ledger=ledger,
         allowed_ms=60_000 if ledger else 0,

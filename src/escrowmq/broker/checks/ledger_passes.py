@@ -13,8 +13,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+import numpy as np
+
 from escrowmq.broker.checks.due_plan import REASONS
-from escrowmq.broker.checks.obeying import OUTCOMES, VerdictExecutor, verdicts_on
+from escrowmq.broker.checks.obeying import KINDS, VerdictExecutor, counted, verdicts_on
 from escrowmq.broker.state.ledger_reports import LedgerReports
 from escrowmq.broker.write.broker_clock import BrokerClock
 from escrowmq.broker.write.questions import ask_between
@@ -28,7 +30,6 @@ from escrowmq.protocol.look_up.messages import ROWS_MAX, Known, LookUpAnswer, Lo
 from escrowmq.store.disk.rows import Rows
 from escrowmq.store.reading.identities import identities
 from escrowmq.store.store import Store
-from escrowmq.transaction.commands import VerdictKind
 from escrowmq.transaction.ledger_verdicts import verdict_of
 from escrowmq.transaction.rules import Due
 
@@ -164,28 +165,18 @@ class LedgerPasses:
     async def _look_up_part(self, ledger: str, due: DueInLedger, did: Counter[str]) -> None:
         ids = await self._ids(due.heads)
         answers = await self._answers(ledger, due, ids)
-        kinds: list[VerdictKind | None] = []
-        reasons: list[str] = []
-        for (outcome, reason), park in zip(answers, due.reasons.tolist(), strict=True):
-            kind, why = verdict_of(
-                outcome,
-                reason,
-                due_unanswered=(Due.WAIT if park < 0 else Due.PARK).value,
-                park_reason=REASONS[park].value if park >= 0 else None,
+        judged = [*zip(answers, due.reasons.tolist(), strict=True)]
+        # Nearly all rows have one of a few answers, so the verdict on each answer is made once.
+        verdicts = {one: _verdict(*one) for one in set(judged)}
+        kinds = np.array([verdicts[one].kind for one in judged])
+        did.update(verdicts[one].reason for one in judged if verdicts[one].kind < 0)
+        rows = np.flatnonzero(kinds >= 0)
+        if len(rows):
+            reasons = [verdicts[judged[at]].reason for at in rows.tolist()]
+            outcomes = await self.executor.obeyed(
+                verdicts_on(due.heads[rows], kinds[rows], reasons)
             )
-            kinds.append(kind)
-            reasons.append(why)
-            if kind is None:
-                did[why] += 1
-        is_judged = [at for at, kind in enumerate(kinds) if kind is not None]
-        if is_judged:
-            verdicts = verdicts_on(
-                due.heads[is_judged],
-                [kind for kind in kinds if kind is not None],
-                [reasons[at] for at in is_judged],
-            )
-            outcomes = await self.executor.obeyed(verdicts)
-            did.update(OUTCOMES[code].value for code in outcomes.tolist())
+            did.update(counted(outcomes))
 
     async def _answers(
         self, ledger: str, due: DueInLedger, ids: list[str | None]
@@ -198,16 +189,17 @@ class LedgerPasses:
         if fault or not known:
             return found
         heads = due.heads[known]
-        origins = [self.store.core.names.origins[one] for one in heads["origin"].tolist()]
+        numbers: list[int] = heads["origin"].tolist()
+        named = {number: self.store.core.names.origins[number] for number in set(numbers)}
         request = LookUpRequest(
             ledger_uuid=ledger,
             sight=due.sight,
             as_of_ms=due.as_of_ms,
             half_offsets=heads["half_offset"].tolist(),
             transaction_ids=[one for one in ids if one is not None],
-            producer_groups=[origin.group for origin in origins],
+            producer_groups=[named[number].group for number in numbers],
             stored_at_ms=heads["stored_at_ms"].tolist(),
-            allowed_ms=[origin.allowed_ms for origin in origins],
+            allowed_ms=[named[number].allowed_ms for number in numbers],
         )
         answer = await self.process.look_up(request)
         for at, outcome, reason in zip(known, answer.outcomes, answer.reasons, strict=True):
@@ -225,6 +217,24 @@ class LedgerPasses:
 
             found += [_text(one) for one in await ask_between(self.writer, read)]
         return found
+
+
+class _Verdict(NamedTuple):
+    """An index in ``KINDS``, or -1 for no verdict; and the reason to park, or for no verdict."""
+
+    kind: int
+    reason: str
+
+
+def _verdict(answer: tuple[LedgerOutcome, str], park: int) -> _Verdict:
+    outcome, reason = answer
+    kind, why = verdict_of(
+        outcome,
+        reason,
+        due_unanswered=(Due.WAIT if park < 0 else Due.PARK).value,
+        park_reason=REASONS[park].value if park >= 0 else None,
+    )
+    return _Verdict(-1 if kind is None else KINDS.index(kind), why)
 
 
 def _text(transaction_id: bytes) -> str | None:

@@ -8,6 +8,7 @@ one.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -41,6 +42,7 @@ KINDS = tuple(VerdictKind)
 OUTCOMES = tuple(VerdictOutcome)
 CODES = {outcome: code for code, outcome in enumerate(OUTCOMES)}
 _COMMIT, _ROLLBACK = KINDS.index(VerdictKind.COMMIT), KINDS.index(VerdictKind.ROLLBACK)
+ASK, PARK = KINDS.index(VerdictKind.ASK), KINDS.index(VerdictKind.PARK)
 #: Outcomes by the code of ``Ended``; the outcome of a verdict that was left is not known yet.
 _OF_ENDED = np.array(
     [
@@ -105,10 +107,7 @@ class VerdictExecutor:
         """Carry out each verdict, and tell the outcomes once they are durable."""
 
         def done(outcomes: Numbers) -> None:
-            counted = self.counts.verdicts
-            for outcome, count in zip(OUTCOMES, np.bincount(outcomes).tolist(), strict=False):
-                if count:
-                    counted[outcome.value] += count
+            self.counts.verdicts.update(counted(outcomes))
             told(outcomes)
 
         _Execution(self, verdicts, done).start()
@@ -183,13 +182,23 @@ class _Execution:
         self._parts.checking.obey(commands, told)
 
 
-def verdicts_on(heads: Numbers, kinds: list[VerdictKind], reasons: list[str]) -> VerdictColumns:
-    """Return the broker's own verdicts on these heads, for the version that was read."""
+def verdicts_on(heads: Numbers, kinds: Numbers, reasons: list[str]) -> VerdictColumns:
+    """Return the broker's own verdicts on these heads, for the version that was read.
+
+    ``kinds`` has an index in ``KINDS`` for each head.
+    """
     return VerdictColumns(
         half_offsets=heads["half_offset"],
-        kinds=np.array([KINDS.index(kind) for kind in kinds], dtype=np.int64),
+        kinds=kinds,
         states=heads["state"],
         checks_sent=heads["checks_sent"],
         reasons=reasons,
         by=BY_BROKER,
     )
+
+
+def counted(outcomes: Numbers) -> Counter[str]:
+    """Count the outcomes of verdicts by name."""
+    codes, counts = np.unique(outcomes, return_counts=True)
+    pairs = zip(codes.tolist(), counts.tolist(), strict=True)
+    return Counter({OUTCOMES[code].value: count for code, count in pairs})

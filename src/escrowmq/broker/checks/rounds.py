@@ -20,7 +20,7 @@ import numpy as np
 from escrowmq.broker.checks.due_plan import REASONS, DueHeads, DuePlan, RoundView, plan_round
 from escrowmq.broker.checks.leading import Checker, Leadership
 from escrowmq.broker.checks.ledger_passes import DueInLedger
-from escrowmq.broker.checks.obeying import OUTCOMES, VerdictExecutor, verdicts_on
+from escrowmq.broker.checks.obeying import ASK, PARK, VerdictExecutor, counted, verdicts_on
 from escrowmq.broker.write.broker_clock import BrokerClock
 from escrowmq.broker.write.questions import ask_between
 from escrowmq.broker.write.writer import Writer
@@ -30,7 +30,6 @@ from escrowmq.model.verdict_outcome import VerdictOutcome
 from escrowmq.store.disk.rows import Rows
 from escrowmq.store.reading.listing import DueBy, list_heads, started_at_ms
 from escrowmq.store.store import Store
-from escrowmq.transaction.commands import VerdictKind
 from escrowmq.transaction.records import NEVER
 from escrowmq.transaction.states import State
 
@@ -168,10 +167,10 @@ class SettleRounds:
         rows = np.concatenate([*asked, parks])
         if len(rows):
             asks = len(rows) - len(parks)
-            kinds = [VerdictKind.ASK] * asks + [VerdictKind.PARK] * len(parks)
+            kinds = np.repeat([ASK, PARK], [asks, len(parks)])
             reasons = [""] * asks + [REASONS[at].value for at in plan.reasons[parks]]
             outcomes = await self.executor.obeyed(verdicts_on(due.heads[rows], kinds, reasons))
-            done.did.update(OUTCOMES[code].value for code in outcomes.tolist())
+            done.did.update(counted(outcomes))
             done.has_more |= bool(done.did[VerdictOutcome.ASKED.value] and done.did[OVER_BUDGET])
         for ledger, looked_up in plan.look_ups.items():
             assert self.ledger_work is not None, "without it, no ledger is led"

@@ -7,7 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from escrowmq.broker.checks.obeying import CODES, KINDS, OUTCOMES, VerdictColumns, VerdictExecutor
+from escrowmq.broker.checks.obeying import (
+    ASK,
+    CODES,
+    KINDS,
+    OUTCOMES,
+    PARK,
+    VerdictColumns,
+    VerdictExecutor,
+)
 from escrowmq.broker.native.calls import Call
 from escrowmq.broker.net.requests import handles
 from escrowmq.broker.state.ledger_reports import PipelineSigns
@@ -27,7 +35,6 @@ from escrowmq.transaction.states import State
 BY = "settle"
 """Recorded as the decider if the request names none."""
 
-_ASK, _PARK = KINDS.index(VerdictKind.ASK), KINDS.index(VerdictKind.PARK)
 _NAMES = np.array([outcome.value for outcome in OUTCOMES], dtype=object)
 
 
@@ -80,8 +87,8 @@ class NativeVerdicts:
         """
         found = np.zeros(len(verdicts.kinds), dtype=np.bool_)
         core = self.store.core
-        for at in np.flatnonzero(np.isin(verdicts.kinds, (_ASK, _PARK))).tolist():
-            if verdicts.kinds[at] == _PARK and verdicts.reasons[at] != ParkReason.EXHAUSTED:
+        for at in np.flatnonzero(np.isin(verdicts.kinds, (ASK, PARK))).tolist():
+            if verdicts.kinds[at] == PARK and verdicts.reasons[at] != ParkReason.EXHAUSTED:
                 continue
             half = core.half(int(verdicts.half_offsets[at]))
             found[at] = half is not None and self.looks_up(core.names.origins[half.origin].ledger)
@@ -102,7 +109,7 @@ def _columns(call: Call[ByHeader]) -> VerdictColumns:
             state=int(states[at]),
         )
     # Only verdicts that park have a reason.
-    has_reasons = bool((kinds == _PARK).any())
+    has_reasons = bool((kinds == PARK).any())
     return VerdictColumns(
         half_offsets=half_offsets,
         kinds=kinds,
