@@ -9,10 +9,10 @@ from __future__ import annotations
 import ast
 import asyncio
 import re
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from escrowmq.broker.server import Server
 from escrowmq.client.network.native_calls import NativeCalls
@@ -79,6 +79,9 @@ T = TypeVar("T")
 class BrokerLevel(Calls):
     """A broker, its clients, and an event loop that runs only while a call waits for it."""
 
+    #: Changed fields of the broker's config sections.
+    changes: ClassVar[dict[str, Any]] = {}
+
     def __init__(self, data: Path) -> None:
         super().__init__(None, None)
         self._data = data
@@ -88,7 +91,9 @@ class BrokerLevel(Calls):
         self._start()
 
     def _start(self) -> None:
-        self._serving: AbstractAsyncContextManager[Server] = serving(self._data, self.clock)
+        self._serving: AbstractAsyncContextManager[Server] = serving(
+            self._data, self.clock, **self.changes
+        )
         self._server = self._run(self._serving.__aenter__())
         self._own = NativeCalls(self._server.broker_address)
         self._clients: dict[str, Peer] = {}
@@ -313,14 +318,22 @@ class BrokerLevel(Calls):
         ]
         told = self._call(NativeCode.OBEY_VERDICTS, None, rows).rows
         outcomes = [VerdictOutcome(row.outcome) for row in told]
-        for _ in range(outcomes.count(VerdictOutcome.ASKED)):
+        self._answer_checks(outcomes.count(VerdictOutcome.ASKED), producer, resolution)
+        return outcomes
+
+    def _answer_checks(
+        self, count: int, producer: Peer | None, resolution: Resolution | None
+    ) -> list[int]:
+        """Answer this many back-checks as the producer; return their half offsets."""
+        asked = []
+        for _ in range(count):
             assert producer is not None
             assert resolution is not None
             check = facts(self._run(producer.until(_is_check)))
-            asked = int(check["tranStateTableOffset"])
-            said = End(half_offset=asked, resolution=resolution, by="", from_check=True)
+            asked.append(int(check["tranStateTableOffset"]))
+            said = End(half_offset=asked[-1], resolution=resolution, by="", from_check=True)
             self._end(said, producer)
-        return outcomes
+        return asked
 
     def _producer_that_is(self, *, online: bool) -> Peer | None:
         clients = self._server.broker.clients
@@ -361,22 +374,6 @@ class BrokerLevel(Calls):
             return self._run(asyncio.to_thread(self._own.call, code, header, rows))
         except RequestRefused as refused:
             raise refusal(str(refused)) from None
-
-
-class SocketPort:
-    """The broker as a settler sees it; its producer, if one is online, always gives this answer."""
-
-    def __init__(self, level: BrokerLevel, answer: Callable[[], Resolution | None]) -> None:
-        self._level = level
-        self._answer = answer
-
-    def undecided(self) -> Sequence[CheckableTransaction]:
-        """Return every transaction that may be checked."""
-        return self._level.undecided()
-
-    def obey(self, verdicts: Sequence[Verdict]) -> Sequence[VerdictOutcome]:
-        """Apply the verdicts."""
-        return self._level.obey(verdicts, self._answer())
 
 
 def refusal(text: str) -> RequestRefused:

@@ -9,19 +9,21 @@ difference.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from escrowmq.model.errors import RequestRefused
 from escrowmq.model.message import SentMessage
 from escrowmq.model.resolution import Resolution
+from escrowmq.model.verdict_outcome import VerdictOutcome
 from escrowmq.testing import AnsweringEngine, Engine, MemoryEngine, Settler, message
 from escrowmq.testing.calls import accepted
 from escrowmq.testing.invariants import Witness
-from escrowmq.testing.settler import CheckableTransaction, SettlePort
-from escrowmq.transaction.commands import AttemptClaim, BatchReply, DecideBatch, End
+from escrowmq.testing.settler import CheckableTransaction, Round, SettlePort
+from escrowmq.transaction.commands import AttemptClaim, BatchReply, DecideBatch, End, Verdict
 from escrowmq.transaction.states import State
-from tests.conformance.broker_level import BrokerLevel, SocketPort
+from tests.conformance.broker_level import BrokerLevel
+from tests.conformance.own_checks import OwnChecksLevel
 
 SEPARATOR = "----"
 _UNITS_MS = {"ms": 1, "s": 1_000, "min": 60_000, "h": 3_600_000}
@@ -100,6 +102,22 @@ class Scenario:
     def __str__(self) -> str:
         parts = ["\n".join((*b.commands, SEPARATOR, *b.expected)) for b in self.blocks]
         return "\n\n".join((self.promise, *parts)) + "\n"
+
+
+class SocketPort:
+    """The broker as a settler sees it; its producer, if one is online, always gives this answer."""
+
+    def __init__(self, level: BrokerLevel, answer: Callable[[], Resolution | None]) -> None:
+        self._level = level
+        self._answer = answer
+
+    def undecided(self) -> Sequence[CheckableTransaction]:
+        """Return every transaction that may be checked."""
+        return self._level.undecided()
+
+    def obey(self, verdicts: Sequence[Verdict]) -> Sequence[VerdictOutcome]:
+        """Apply the verdicts."""
+        return self._level.obey(verdicts, self._answer())
 
 
 @dataclass
@@ -198,7 +216,7 @@ class Player:
         yield " ".join(("released", *(f"half={row}" for row in rows))) if rows else "nothing due"
 
     def settle(self, _line: Line) -> Iterator[str]:
-        done = Settler(self._port(), self.level.core.policy, lambda _half: self.outcome).run_once()
+        done = self._round()
         answered = {row: self.level.state(row) for row in done.asked}
         told_of = [
             *(f"back-check half={row} attempt={self._checks(row)}" for row in done.asked),
@@ -214,6 +232,11 @@ class Player:
             *(f"waits half={row}" for row in done.waiting),
         ]
         yield from told_of or ["nothing to settle"]
+
+    def _round(self) -> Round:
+        if isinstance(self.level, OwnChecksLevel):
+            return self.level.check(self.answer, self.outcome)
+        return Settler(self._port(), self.level.core.policy, lambda _half: self.outcome).run_once()
 
     def _port(self) -> SettlePort:
         if isinstance(self.level, BrokerLevel):

@@ -1,4 +1,8 @@
-"""Every level plays every scenario with the same result: core, store, and broker behind sockets."""
+"""Every level plays every scenario with the same result.
+
+The levels are the core, the store, a broker behind sockets with a settler, and a broker that checks
+by itself.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +14,24 @@ import pytest
 
 from escrowmq.testing import Engine, MemoryEngine
 from tests.conformance.broker_level import BrokerLevel
+from tests.conformance.own_checks import OwnChecksLevel
 from tests.conformance.scenario import VERBS, Level, Line, Player, Scenario, milliseconds
+from tests.unit.broker.checked_hours import hasten
 
 SCENARIOS = sorted(Path(__file__).parent.glob("*.scenario"))
 LEVELS: dict[str, Callable[[Path], AbstractContextManager[Level]]] = {
     "core": lambda _: nullcontext(MemoryEngine()),
     "engine": lambda _: nullcontext(Engine()),
     "broker": lambda folder: closing(BrokerLevel(folder)),
+    "own checks": lambda folder: closing(OwnChecksLevel(folder)),
 }
+
+
+@pytest.fixture(autouse=True)
+def only_when_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a broker check when the scenario says so, and look ledgers up again at once."""
+    monkeypatch.setattr("escrowmq.broker.server.CHECK_S", 3_600.0)
+    hasten(monkeypatch.setattr)
 
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)

@@ -29,6 +29,7 @@ HUNTS = {
     "day": ("tests.crash.hunts", "day"),
     "kill": ("tests.crash.long", "kill"),
     "machine": ("tests.crash.hunts", "machine"),
+    "checks": ("tests.unit.broker.checked_hours", "hunt"),
 }
 DEFAULT_SECONDS = 600
 KILLS = 12

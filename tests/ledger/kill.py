@@ -2,8 +2,9 @@
 
     python -m tests.ledger.kill --lives 500 --seed 7
 
-Afterwards the broker back-checks all undecided transactions, and a surviving producer answers from
-the ledger. Then consumers must see exactly the orders that are in the database.
+Afterwards all undecided transactions are checked, by a settler beside the broker or by the broker
+itself, and a surviving producer answers from the ledger. A broker that has the ledger in its config
+looks it up instead. Then consumers must see exactly the orders that are in the database.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from enum import Enum
+from itertools import product
 from pathlib import Path
 from random import Random
 
@@ -48,14 +51,30 @@ class Wrong(AssertionError):
     """Orders and messages do not agree."""
 
 
+class Checks(Enum):
+    """What checks undecided transactions."""
+
+    SETTLER = "settler"
+    #: The broker, which asks producers.
+    BROKER = "broker"
+    #: The broker, which looks the ledger up.
+    LOOK_UPS = "look-ups"
+
+
 @contextmanager
-def broker(data: Path) -> Iterator[tuple[str, str]]:
+def broker(
+    data: Path, checks: Checks = Checks.BROKER, ledger_url: str = ""
+) -> Iterator[tuple[str, str]]:
     """Run a broker process; yield the addresses of its name server and of the broker."""
     command = [sys.executable, "-m", "escrowmq.cli.main", "serve", "--data-dir", str(data)]
     command += ["--port", "0", "--name-port", "0"]
-    for setting in POLICY:
+    checked_by = "pipeline" if checks is Checks.SETTLER else "broker"
+    for setting in (*POLICY, f"checked_by={checked_by}"):
         command += ["--set", f"transaction.{setting}"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    known = {"ESCROWMQ_LEDGER__SHOP__URL": ledger_url} if checks is Checks.LOOK_UPS else {}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env={**os.environ, **known}
+    ) as process:
         try:
             assert process.stdout is not None
             ready = READY.match(process.stdout.readline())
@@ -112,17 +131,19 @@ class Scene:
     broker_address: str
     nursery: Nursery
     survivor: Producer
+    checks: Checks
     lives: Counter[str] = field(default_factory=Counter)
 
     def settle(self) -> None:
-        """Check until nothing is undecided."""
+        """Check, or let the broker check, until nothing is undecided."""
         until_s = time.monotonic() + SETTLED_WITHIN_S
         with NativeCalls(self.broker_address) as calls:
             port = BrokerPort(calls)
             while port.undecided():
                 if time.monotonic() > until_s:
                     raise Wrong(f"still undecided: {port.undecided()}")
-                settle_once(port)
+                if self.checks is Checks.SETTLER:
+                    settle_once(port)
                 _pause.wait(PAUSE_S)
 
     def judge(self) -> None:
@@ -147,13 +168,18 @@ class Scene:
 
 
 @contextmanager
-def scene(shop: Shop, folder: Path, victim: str = "tests.ledger.kill_victim") -> Iterator[Scene]:
+def scene(
+    shop: Shop,
+    folder: Path,
+    victim: str = "tests.ledger.kill_victim",
+    checks: Checks = Checks.SETTLER,
+) -> Iterator[Scene]:
     """Set up a scene; ``victim`` is the module whose processes die."""
-    with broker(folder / "broker") as (name_server, address):
+    with broker(folder / "broker", checks, shop.url) as (name_server, address):
         nursery = Nursery(name_server, shop, victim)
         try:
             with Producer(name_server, GROUP, ledger=shop.ledger()) as survivor:
-                yield Scene(shop, name_server, address, nursery, survivor)
+                yield Scene(shop, name_server, address, nursery, survivor, checks)
         finally:
             nursery.close()
 
@@ -202,7 +228,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=None)
     given = parser.parse_args()
     seed = given.seed if given.seed is not None else Random().randrange(10**6)
-    for kind in ("sqlite", "postgresql"):
+    for kind, checks in product(("sqlite", "postgresql"), Checks):
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="escrowmq-kill-")))
             if kind == "sqlite":
@@ -210,11 +236,11 @@ def main() -> None:
             else:
                 shop = Shop(kind=kind, url=stack.enter_context(postgres_server()).get_uri())
                 shop.set_up()
-            there = stack.enter_context(scene(shop, folder))
+            there = stack.enter_context(scene(shop, folder, checks=checks))
             kill_everywhere(there)
             kill_anywhere(there, Random(seed), given.lives)
             facts = f"orders={len(shop.orders())} lives={dict(there.lives)} seed={seed}"
-            sys.stdout.write(f"{kind}: {facts}: they agree\n")
+            sys.stdout.write(f"{kind}, {checks.value}: {facts}: they agree\n")
             shop.close()
 
 

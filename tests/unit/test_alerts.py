@@ -67,6 +67,7 @@ def test_what_must_be_watched_has_a_rule() -> None:
         "escrowmq_parked_total",
         "escrowmq_contradictions_total",
         "escrowmq_pipeline_away_seconds",
+        "escrowmq_checks_stalled_seconds",
         "escrowmq_disk_level",
         "escrowmq_clock_doubtful",
         "escrowmq_deletion_waits",

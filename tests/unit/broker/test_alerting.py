@@ -91,6 +91,7 @@ def test_events_that_are_counted_are_told_at_once_and_each_increase_is_news(
         ("nobody_to_ask", {"undecided_without_producer": 1}),
         ("contradiction", {"contradictions": 1}),
         ("pipeline_away", {"pipeline_away_since_ms": 10 - PIPELINE_STARTS_MS_MAX - 1}),
+        ("checks_stalled", {"checks_stalled_ms": 60_001}),
         ("ledger_unreachable", {"undecided_without_ledger": 1}),
         ("retention_waits", {"retention": "waits_for_room"}),
         ("undecided_exceed_retention", {"retention_bytes": 1, "undecided_bytes": 2}),

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from escrowmq.cli.admin.ledger_text import LedgersTold
 from escrowmq.cli.admin.status import ReportedLag
 from escrowmq.cli.doctor import broker as doctor_broker
 from escrowmq.cli.doctor import data, ledgers, machine
@@ -22,6 +23,7 @@ from escrowmq.cli.doctor.findings import DoctorFinding, Severity
 from escrowmq.cli.main import main
 from escrowmq.client.database.connections import SqliteConnection
 from escrowmq.client.ledger.table import SqlLedger
+from escrowmq.protocol.native.ledgers import LedgerRow
 from escrowmq.store.disk.lock import DirectoryLock
 from escrowmq.testing import InProcessBroker
 from tests.unit.cli.answers import answered
@@ -110,7 +112,19 @@ def test_few_open_files_are_a_warning(hard_max: int, level: Severity) -> None:
         ({"broker_version": "0.0.0"}, "versions", Severity.WARNING),
         ({"pipeline_away_since_ms": 1}, "pipeline", Severity.WARNING),
         ({"pipeline_away_since_ms": 1, "undecided": 1}, "pipeline", Severity.PROBLEM),
+        # The broker checks instead.
+        (
+            {"pipeline_away_since_ms": 1, "undecided": 1, "checker": "broker"},
+            "pipeline",
+            Severity.WARNING,
+        ),
         ({}, "pipeline", Severity.OK),
+        ({}, "checks", Severity.OK),
+        ({"checker": "broker", "round_ended_at_ms": 1}, "checks", Severity.OK),
+        ({"checker": "broker", "round_error": "disk full"}, "checks", Severity.WARNING),
+        # An error from the time before the pipeline came.
+        ({"checker": "pipeline", "round_error": "disk full"}, "checks", Severity.OK),
+        ({"checker": "none"}, "checks", Severity.WARNING),
         ({"undecided": 1}, "undecided", Severity.OK),
         ({"undecided": 1, "oldest_undecided_age_ms": DAY_MS}, "undecided", Severity.WARNING),
         ({"undecided_without_producer": 1}, "producers", Severity.WARNING),
@@ -146,6 +160,46 @@ def test_each_state_of_a_broker_has_its_level(
     found = by_check(doctor_broker.of_answer(told, ReportedLag(), took_ms=1, apart_ms=0))
     assert found[check].level is level
     assert bool(found[check].advice) is (level is not Severity.OK)
+
+
+def test_who_checks_since_when_and_what_it_did_is_told() -> None:
+    told = answered(
+        checker="broker",
+        checker_since_ms=60_000,
+        round_ended_at_ms=999_000,
+        round_did="asked=3 committed=1",
+    )
+    found = by_check(doctor_broker.of_answer(told, ReportedLag(), took_ms=1, apart_ms=0))
+    assert "by the broker since 1970-01-01 00:01:00" in found["checks"].found
+    assert "1 s ago: asked=3 committed=1" in found["checks"].found
+
+
+@pytest.mark.parametrize(
+    ("row", "check", "level"),
+    [
+        ({"pipeline": "broker", "is_reachable": True}, "broker's ledger shop", Severity.OK),
+        ({"pipeline": "host/1", "is_reachable": True}, "pipeline's ledger shop", Severity.OK),
+        # Neither reaches it.
+        ({"pipeline": "broker", "undecided": 1}, "broker's ledger shop", Severity.PROBLEM),
+        ({"pipeline": "broker"}, "broker's ledger shop", Severity.WARNING),
+    ],
+)
+@pytest.mark.parametrize("pipelines", [0, 1])
+def test_a_ledger_that_neither_broker_nor_pipeline_reaches_is_told(
+    row: dict[str, Any], check: str, level: Severity, pipelines: int
+) -> None:
+    rows = [LedgerRow(**{"name": "shop", "uuid": "u", "error": "ledger_unreachable", **row})]
+    found = by_check(doctor_broker.of_ledgers(LedgersTold(pipelines, rows), NOW_MS))
+    assert found[check].level is level
+
+
+def test_with_the_brokers_ledgers_alone_a_ledger_that_is_not_configured_is_told() -> None:
+    rows = [
+        LedgerRow(name="shop", uuid="u", pipeline="broker", is_reachable=True),
+        LedgerRow(uuid="other", undecided=1),
+    ]
+    found = by_check(doctor_broker.of_ledgers(LedgersTold(0, rows), NOW_MS))
+    assert found["ledger not configured"].level is Severity.PROBLEM
 
 
 @pytest.mark.parametrize(

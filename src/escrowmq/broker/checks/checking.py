@@ -82,6 +82,8 @@ class _Ask:
     """One back-check under way."""
 
     head: int
+    #: The version that its verdict was computed from: checks sent before this one.
+    checks_sent: int
     told: Told
     #: Producers to ask, in this order.
     producers: Iterator[Client[ClientConnection]] | None = None
@@ -205,7 +207,7 @@ class Checking:
             return
         outcome = outcome_of(end)
         if outcome is VerdictOutcome.ASKED:
-            self._get_in_line(end.back_checks[0], told)
+            self._get_in_line(_Ask(end.back_checks[0], verdict.checks_sent, told))
             return
         if outcome is VerdictOutcome.STALE and verdict.kind in _ENDINGS:
             self.note_stale(verdict.half_offset, Resolution(verdict.kind.value), verdict.by)
@@ -233,15 +235,21 @@ class Checking:
         """How many more back-checks may get in line."""
         return 0 if self._is_closed else ASKED_MAX - len(self._asks)
 
-    def _get_in_line(self, head: int, told: Told) -> None:
-        half = self.store.core.half(head)
-        assert half is not None, "the core has just named it"
-        group = self.store.core.names.origins[half.origin].group
-        is_under_way = head in self._asks or self.room <= 0
-        if is_under_way or not self.budget.take(group, head, self.frames.clock.now_ms()):
-            _tell(told, VerdictOutcome.BUSY)
+    def _get_in_line(self, ask: _Ask) -> None:
+        head = ask.head
+        if head in self._asks or self.room <= 0:
+            _tell(ask.told, VerdictOutcome.BUSY)
             return
-        ask = self._asks[head] = _Ask(head, told)
+        half = self.store.core.half(head)
+        if half is None or _is_stale(half, ask):
+            # The verdicts of a long request end together. Meanwhile another request has checked it.
+            _tell(ask.told, VerdictOutcome.STALE)
+            return
+        group = self.store.core.names.origins[half.origin].group
+        if not self.budget.take(group, head, self.frames.clock.now_ms()):
+            _tell(ask.told, VerdictOutcome.BUSY)
+            return
+        self._asks[head] = ask
         self._wait(ask)
 
     def _wait(self, ask: _Ask) -> None:
@@ -272,8 +280,8 @@ class Checking:
         """Send a back-check to the next producer that has room; return the bytes sent."""
         core = self.store.core
         half = core.half(ask.head)
-        if half is None or half.state is not State.PREPARED:
-            # The transaction was decided or parked while the back-check was in line.
+        if half is None or _is_stale(half, ask):
+            # The transaction was decided, parked or resumed while the back-check was in line.
             self._end(ask, VerdictOutcome.STALE)
             return 0
         group = core.names.origins[half.origin].group
@@ -360,6 +368,11 @@ class Checking:
 def outcome_of_error(error: BaseException) -> VerdictOutcome:
     """Return BUSY for a command that never began, and UNKNOWN for any other error."""
     return VerdictOutcome.BUSY if isinstance(error, Unavailable) else VerdictOutcome.UNKNOWN
+
+
+def _is_stale(half: Half, ask: _Ask) -> bool:
+    """Whether the transaction has changed since the verdict on it was computed."""
+    return (half.state, half.checks_sent) != (State.PREPARED, ask.checks_sent)
 
 
 def _tell(told: Told, outcome: VerdictOutcome) -> None:

@@ -19,9 +19,10 @@ from escrowmq.transaction.policy import CheckPolicy
 log = event_log(__name__)
 
 PATIENCE = 2
-"""A pipeline without a successful round for this many check intervals does not lead."""
+"""A pipeline without a successful round for this many check intervals does not lead. If the broker
+has none for as long, its checks are stalled."""
 PATIENCE_MS_MIN = 15_000
-"""The shortest time that a pipeline has for a round, however short the check interval is."""
+"""The shortest time for a round, however short the check interval is."""
 
 
 class Checker(StrEnum):
@@ -49,6 +50,11 @@ class Leadership:
     def __post_init__(self) -> None:
         self.checker = self._now()
         self.since_ms = self.clock.now_ms()
+
+    @property
+    def patience_ms(self) -> int:
+        """How long the process that checks has for a successful round."""
+        return max(PATIENCE * self.policy.check_interval_ms, PATIENCE_MS_MIN)
 
     def look(self) -> Checker:
         """Decide who checks from now on."""
@@ -86,5 +92,5 @@ class Leadership:
         return self.life.is_alive(
             self.clock.monotonic_ms(),
             due_since_ms=self.due_since_ms,
-            patience_ms=max(PATIENCE * self.policy.check_interval_ms, PATIENCE_MS_MIN),
+            patience_ms=self.patience_ms,
         )

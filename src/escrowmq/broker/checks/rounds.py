@@ -64,6 +64,10 @@ class LedgerWork(Protocol):
     def has_unnamed(self) -> bool:
         """Whether a configured database has not said yet which ledger it has."""
 
+    @property
+    def did(self) -> Counter[str]:
+        """Transactions since the start, by outcome of their verdict or by the reason for none."""
+
     def look_up(self, ledger: str, due: DueInLedger) -> None:
         """Start a pass over these transactions, unless one is under way."""
 
@@ -102,12 +106,37 @@ class SettleRounds:
     #: None if no ledger is configured: then only producers know the outcomes.
     ledger_work: LedgerWork | None = None
     last: LastRound = field(default_factory=LastRound, init=False)
+    #: When the last successful round ended, in store time; 0 if there was none.
+    succeeded_at_ms: int = field(default=0, init=False)
+    #: Rounds since the start.
+    succeeded: int = field(default=0, init=False)
+    failed: int = field(default=0, init=False)
+    #: Transactions since the start, by what rounds did or why not.
+    _did: Counter[str] = field(default_factory=Counter, init=False)
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop, init=False)
     #: One round at a time.
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
     _rests_until: float = field(default=0.0, init=False)
     #: How long this round has held the event loop.
     _held_s: float = field(default=0.0, init=False)
+
+    @property
+    def outcomes(self) -> Counter[str]:
+        """Transactions since the start, by what rounds and their look-ups did or why not."""
+        return self._did + (Counter() if self.ledger_work is None else self.ledger_work.did)
+
+    def stalled_ms(self, oldest_undecided_at_ms: int | None) -> int:
+        """Return for how long no round has succeeded, if that is too long; 0 if it is not.
+
+        The broker must be the one that checks, and a transaction old enough for its first check.
+        """
+        now_ms, leadership = self.clock.now_ms(), self.leadership
+        if leadership.checker is not Checker.BROKER or oldest_undecided_at_ms is None:
+            return 0
+        if now_ms - oldest_undecided_at_ms < self.store.core.policy.check_after_ms:
+            return 0
+        waited_ms = now_ms - max(self.succeeded_at_ms, leadership.since_ms)
+        return waited_ms if waited_ms > leadership.patience_ms else 0
 
     def looks_up(self, ledger: str) -> bool:
         """Whether the broker itself looks up this ledger."""
@@ -144,14 +173,19 @@ class SettleRounds:
         try:
             await self._round(done)
         except Exception as error:
-            done.error = str(error)
+            done.error = str(error) or type(error).__name__
+            self.failed += 1
             raise
+        else:
+            self.succeeded += 1
+            self.succeeded_at_ms = self.clock.now_ms()
         finally:
             now = self._loop.time()
             self._rests_until = now + REST * self._held_s
             done.ended_at_ms = self.clock.now_ms()
             done.took_ms = int((now - began) * 1_000)
             self.last = done
+            self._did.update(done.did)
 
     async def _round(self, done: LastRound) -> None:
         store, as_of_ms = self.store, self.clock.now_ms()

@@ -152,6 +152,9 @@ class BrokerStatus(msgspec.Struct, frozen=True, kw_only=True):
     round_took_ms: int
     round_did: str
     round_error: str
+    #: For how long the broker's own rounds have failed or not ended, although it checks and
+    #: something is due; 0 if they succeed.
+    checks_stalled_ms: int
     background_failed: list[Failed]
     #: What the disk has room for: `all`, `no_messages`, `no_decisions` or `nothing`; and its free
     #: bytes, including the reserve.
@@ -260,6 +263,7 @@ def status(broker: StatusParts) -> BrokerStatus:
         ),
         pipeline_away_since_ms=_away_since_ms(broker, now_ms) or 0,
         **_of_checks(broker),
+        checks_stalled_ms=broker.rounds.stalled_ms(oldest_at_ms),
         background_failed=vitals.background.failed,
         disk=store.space.level.name.lower(),
         disk_free_bytes=store.space.free_bytes,

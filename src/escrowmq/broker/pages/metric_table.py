@@ -180,7 +180,33 @@ CONTRADICTIONS = _counter(
 )
 CHECKS = _counter("escrowmq_checks_sent_total", "Back-checks sent to producers")
 ANSWERS = _counter("escrowmq_check_answers_total", "Answers to back-checks", "answer")
-VERDICTS = _counter("escrowmq_verdicts_total", "Verdicts of the pipeline, by outcome", "outcome")
+VERDICTS = _counter(
+    "escrowmq_verdicts_total",
+    "Verdicts of pipelines and of the broker's own rounds, by outcome",
+    "outcome",
+)
+CHECKER = _gauge(
+    "escrowmq_checker",
+    "1 for the process that checks undecided transactions, else 0: broker, pipeline or none",
+    "checker",
+)
+ROUNDS = _counter("escrowmq_check_rounds_total", "The broker's own check rounds", "result")
+ROUND_AGE = _gauge(
+    "escrowmq_check_round_age_seconds",
+    "Time since the broker's own last round ended; 0 if there was none",
+)
+ROUND_SECONDS = _gauge("escrowmq_check_round_seconds", "Duration of the broker's own last round")
+ROUND_OUTCOMES = _counter(
+    "escrowmq_check_round_outcomes_total",
+    "Due transactions in the broker's own rounds, by what was done or why not; those that stay due "
+    "count in each round",
+    "outcome",
+)
+CHECKS_STALLED = _gauge(
+    "escrowmq_checks_stalled_seconds",
+    "Time without a successful own round, once it is more than two check intervals, while the "
+    "broker checks and a transaction is old enough for a check; else 0",
+)
 FLUSHES = _histogram("escrowmq_flush_seconds", "Time to flush a batch to disk")
 INBOX = _gauge("escrowmq_inbox_commands", "Commands that wait for the writer", "lane")
 INBOX_BYTES = _gauge("escrowmq_inbox_bytes", "Bytes of the messages in these commands")
@@ -228,26 +254,28 @@ RETENTION_BYTES = _gauge(
 )
 PIPELINE_AWAY = _gauge(
     "escrowmq_pipeline_away_seconds",
-    "Time since a pipeline was last attached; 0 if one is attached",
+    "Time since a pipeline was last attached; 0 if one is attached or none is expected",
 )
 LAST_VERDICT = _gauge(
     "escrowmq_last_verdict_timestamp_seconds", "Time of the last verdict; 0 if there was none"
 )
 LEDGER_REACHABLE = _gauge(
     "escrowmq_ledger_reachable",
-    "1 if the pipeline reaches this ledger, else 0; without a UUID if its database never told it",
+    "1 if a pipeline or the broker reaches this ledger, else 0; without a UUID if its database "
+    "never told it",
     "ledger",
     "ledger_uuid",
 )
 LEDGER_SUCCEEDED = _gauge(
     "escrowmq_ledger_last_success_timestamp_seconds",
-    "Time when the pipeline last reached this ledger; 0 if it never did",
+    "Time when a pipeline or the broker last reached this ledger; 0 if it never did",
     "ledger",
     "ledger_uuid",
 )
 LEDGER_UNDECIDED = _gauge(
     "escrowmq_undecided_without_ledger",
-    "Undecided transactions that name a ledger which no pipeline reaches; 0 without a report",
+    "Undecided transactions that name a ledger which neither a pipeline nor the broker reaches; 0 "
+    "without a report",
 )
 BACKGROUND = _counter(
     "escrowmq_background_failures_total", "Failures of the broker's periodic work", "work"

@@ -207,6 +207,20 @@ def _of_transactions(broker: Measured, told: BrokerStatus) -> Families:
         table.CHECKS: one(broker.checking.asked_count),
         table.ANSWERS: _by(counts.answers),
         table.VERDICTS: _by(counts.verdicts),
+        **_of_checks(broker, told),
+    }
+
+
+def _of_checks(broker: Measured, told: BrokerStatus) -> Families:
+    rounds, ended_at_ms = broker.rounds, told.round_ended_at_ms
+    checkers = type(broker.leadership.checker)
+    return {
+        table.CHECKER: [((who.value,), int(who.value == told.checker)) for who in checkers],
+        table.ROUNDS: _each(("failed", "succeeded"), (rounds.failed, rounds.succeeded)),
+        table.ROUND_AGE: one((told.now_ms - ended_at_ms) / 1_000 if ended_at_ms else 0),
+        table.ROUND_SECONDS: one(told.round_took_ms / 1_000),
+        table.ROUND_OUTCOMES: _by(rounds.outcomes),
+        table.CHECKS_STALLED: one(told.checks_stalled_ms / 1_000),
     }
 
 

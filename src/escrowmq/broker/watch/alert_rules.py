@@ -69,9 +69,14 @@ ALERTS: Mapping[str, Alert] = {
         "no pipeline is attached, although one is expected; the value is milliseconds",
         "start escrowmq up or escrowmq pipeline",
     ),
+    "checks_stalled": Alert(
+        lambda told: told.checks_stalled_ms,
+        "the broker checks, and its rounds fail or do not end; the value is milliseconds",
+        "escrowmq status shows the error of the last round; the broker's log has more",
+    ),
     "ledger_unreachable": Alert(
         lambda told: told.undecided_without_ledger,
-        "transactions are undecided whose ledger no pipeline reaches",
+        "transactions are undecided whose ledger neither a pipeline nor the broker reaches",
         "escrowmq status names the ledger and the error; escrowmq txn explain says what to do",
     ),
     "disk_full": Alert(

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from escrowmq.protocol.native.ledgers import LedgerRow
 
 ERROR_WIDTH = 300
+BROKER = "broker"
+"""The reporter of ledgers that the broker itself looks up."""
 NAMED_MAX = 5
 """The most ledgers that one sentence names."""
 
@@ -69,8 +71,13 @@ class LedgersTold:
 
     @property
     def reported(self) -> list[LedgerRow]:
-        """Ledgers in the config of a pipeline that reports."""
+        """Ledgers in the config of a pipeline that reports, or of the broker."""
         return [row for row in self.rows if row.name]
+
+    @property
+    def is_reported(self) -> bool:
+        """Whether a pipeline or the broker itself has reported recently."""
+        return bool(self.pipelines or self.reported)
 
     @property
     def unnamed(self) -> str:
@@ -105,7 +112,7 @@ def ask_ledgers(calls: NativeCalls) -> LedgersTold:
 
 def standing_of(uuid: str, told: LedgersTold) -> tuple[LedgerReach, list[LedgerRow]]:
     """Return the standing of a ledger, and the configured ledgers that explain it."""
-    if not told.pipelines:
+    if not told.is_reported:
         return LedgerReach.UNREPORTED, []
     mine = [row for row in told.reported if row.uuid == uuid]
     if mine:
@@ -126,6 +133,11 @@ def error_of(row: LedgerRow) -> str:
     """Return a ledger's last error: its code and its text."""
     text = clipped(row.error_text, ERROR_WIDTH)
     return f"{row.error}: {text}" if text else row.error
+
+
+def reporter_of(row: LedgerRow) -> str:
+    """Return which process reported this ledger: `broker` or `pipeline`."""
+    return BROKER if row.pipeline == BROKER else "pipeline"
 
 
 def advice_for(row: LedgerRow) -> str:
@@ -169,7 +181,7 @@ def explained_ledger(uuid: str, told: LedgersTold, now_ms: int) -> Iterator[str]
 def _unreached(rows: Sequence[LedgerRow], now_ms: int) -> Iterator[str]:
     for row in rows[:NAMED_MAX]:
         since = f"last reached {_ago(row.succeeded_at_ms, now_ms)}"
-        yield f"The pipeline cannot reach ledger {row.name} ({since}): {error_of(row)}"
+        yield f"The {reporter_of(row)} cannot reach ledger {row.name} ({since}): {error_of(row)}"
         yield f"To do: {advice_for(row)}."
     if len(rows) > NAMED_MAX:
         yield f"{len(rows) - NAMED_MAX} more ledgers cannot be reached; escrowmq status lists them."

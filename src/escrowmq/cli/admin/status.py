@@ -109,8 +109,8 @@ def facts(
 
 
 def ledger_lines(told: LedgersTold, now_ms: int) -> dict[str, str]:
-    """Return a line for each ledger that a pipeline reported or an undecided transaction names."""
-    if not told.pipelines:
+    """Return a line for each ledger that is configured or that an undecided transaction names."""
+    if not told.is_reported:
         waiting = sum(row.undecided for row in told.rows)
         if not waiting:
             return {}

@@ -13,12 +13,14 @@ from escrowmq.cli.admin.ledger_text import (
     ask_ledgers,
     error_of,
     ledger_line,
+    reporter_of,
 )
 from escrowmq.cli.admin.status import (
     LEDGERS_SHOWN,
     ReportedLag,
     alerts_of,
     backup_of,
+    checks_of,
     deletion_of,
     disk_of,
     exceeding_of,
@@ -105,16 +107,16 @@ def of_answer(
 
 
 def of_ledgers(told: LedgersTold, now_ms: int) -> Iterator[DoctorFinding]:
-    """Yield the findings in the pipeline's report about its ledgers."""
+    """Yield the findings in the reports of pipelines and of the broker about their ledgers."""
     for row in told.reported:
-        check = f"pipeline's ledger {row.name}"
+        check = f"{reporter_of(row)}'s ledger {row.name}"
         if row.is_reachable:
             yield ok(check, ledger_line(row, now_ms))
         else:
             found = problem if row.undecided or not row.uuid else warning
             yield found(check, f"unreachable: {error_of(row)}", advice_for(row))
     # Until every configured database has told its UUID, one of these may be its ledger.
-    is_known = told.pipelines and not told.unnamed
+    is_known = told.is_reported and not told.unnamed
     missing = [row for row in told.rows if not row.name] if is_known else []
     for row in missing[:LEDGERS_SHOWN]:
         yield problem(
@@ -134,12 +136,26 @@ def _broker(told: StatusAnswer, took_ms: int) -> DoctorFinding:
 
 
 def _transactions(told: StatusAnswer) -> Iterator[DoctorFinding]:
+    yield judged(
+        "checks",
+        checks_of(told),
+        (
+            told.checker == "none",
+            warning,
+            "set transaction.checked_by to auto, and start the broker again",
+        ),
+        (
+            told.checker == "broker" and told.round_error,
+            warning,
+            "the broker's log has the error; the broker tries again",
+        ),
+    )
     found, _, advice = pipeline_of(told).partition("; ")
     is_away = told.pipeline_away_since_ms
     yield judged(
         "pipeline",
         found,
-        (is_away and told.undecided, problem, advice),
+        (is_away and told.undecided and told.checker != "broker", problem, advice),
         (is_away, warning, advice),
         (told.undecided_without_ledger, problem, "see its ledgers below"),
     )
