@@ -7,6 +7,7 @@ The store is written before the broker starts, because that is the fast way to a
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import tempfile
 import time
@@ -22,6 +23,7 @@ from escrowmq.client.ledger.table import SqlLedger
 from escrowmq.model.message import SentMessage
 from escrowmq.store.store import Store
 from escrowmq.transaction.commands import Prepare
+from tests.fuzz.served import Served, served
 
 GROUP = "orders"
 #: Old enough for every deadline to have passed, too young for a commit to copy the message.
@@ -95,8 +97,8 @@ def postgres(path: Path) -> Iterator[str]:
             server.stop()
 
 
-def make_ledger(url: str, count: int) -> str:
-    """Make a ledger with a row for every other transaction; return its UUID."""
+def make_ledger(url: str, count: int, *, step: int = 2) -> str:
+    """Make a ledger with a row for every `step`-th transaction; return its UUID."""
     with psycopg.connect(url) as connection:
         connection.execute("DROP TABLE IF EXISTS escrowmq_ledger, escrowmq_ledger_id")
     ledger = SqlLedger(url).create()
@@ -105,12 +107,37 @@ def make_ledger(url: str, count: int) -> str:
             connection.cursor() as cursor,
             cursor.copy("COPY escrowmq_ledger FROM STDIN") as rows,
         ):
-            for number in range(0, count, 2):
+            for number in range(0, count, step):
                 rows.write_row((transaction_id(number), GROUP, "committed", 1))
         connection.commit()
         connection.autocommit = True
         connection.execute("VACUUM ANALYZE escrowmq_ledger")
     return ledger
+
+
+@contextmanager
+def filled(path: Path, count: int, ledger_uuid: str, *settings: str) -> Iterator[Served]:
+    """Run a broker with `count` undecided transactions in a store of its own."""
+    place = path / "data" / "store"
+    place.mkdir(parents=True)
+    command = [sys.executable, "-m", "bench.figures.settle_fill", str(place), str(count)]
+    subprocess.run([*command, ledger_uuid], check=True)  # noqa: S603 - our own module
+    with served(path, *settings) as broker:
+        yield broker
+
+
+@contextmanager
+def answering(broker: Served) -> Iterator[None]:
+    """Run a producer that answers every back-check with a commit."""
+    module = "bench.figures.settle_producer"
+    command = [sys.executable, "-m", module, broker.name_address, GROUP]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603 - ours
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        try:
+            yield
+        finally:
+            process.terminate()
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from bench.figures.common import report, scratch
 from bench.pipeline.idle import status, train, until
 from tests.fuzz.served import Served, served
 
+SETTINGS = ("transaction.check_after_ms=1000", "transaction.checked_by=pipeline")
 PART = 0.3
 TOP_S = 5
 MEASURED_S = 15
@@ -35,7 +36,7 @@ READY = re.compile(r"^ready .*http=(\S+)$", re.MULTILINE)
 
 def main(arguments: list[str]) -> None:
     """Report both ratios: medians over rounds that alternate between alone and beside."""
-    with scratch() as path, served(path, "transaction.check_after_ms=1000") as broker:
+    with scratch() as path, served(path, *SETTINGS) as broker:
         cache = Path(arguments[0]) if arguments else path / "cache"
         train(cache)
         load(broker, TOP_S, 0)

@@ -9,29 +9,25 @@ figure comes with the CPU time by process.
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.figures.common import report, scratch
 from bench.figures.cpu import CpuTimes
-from bench.figures.settle_fill import GROUP, make_ledger, postgres
+from bench.figures.settle_fill import answering, filled, make_ledger, postgres
 from escrowmq.look_up.ledger_config import LedgerConfig
 from escrowmq.look_up.ledgers import Ledgers
 from escrowmq.pipeline.config import PipelineConfig
 from escrowmq.pipeline.settle.settling import Settling, settle_round
 from escrowmq.pipeline.spark.session import spark_session
-from tests.fuzz.served import Served, served
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from escrowmq.pipeline.settle.round_summary import RoundSummary
 
+BY_PIPELINE = "transaction.checked_by=pipeline"
 COUNTS = (10_000, 100_000, 1_000_000)
 WARM_UP = 2_000
 SMALL = 100
@@ -70,7 +66,7 @@ def settle(
 ) -> tuple[float, dict[str, object]]:
     """Run one round; return its seconds, and the CPU seconds by process."""
     uuid = make_ledger(url, count)
-    with filled(path, count, uuid) as broker:
+    with filled(path, count, uuid, BY_PIPELINE) as broker:
         cpu = CpuTimes(broker=broker.process.pid)
         began = time.perf_counter()
         done = settle_round(spark, [broker.address], Ledgers({"shop": LedgerConfig(url=url)}))
@@ -82,7 +78,7 @@ def settle(
 
 def small(spark: SparkSession, path: Path) -> None:
     """Time a round on a warm session that reads a few transactions without an online producer."""
-    with filled(path, SMALL, "") as broker:
+    with filled(path, SMALL, "", BY_PIPELINE) as broker:
         settling = Settling(spark, Ledgers({}))
         done = [settling.round([broker.address]) for _ in range(10)]
     assert all(one.no_producer == SMALL for one in done), done
@@ -92,7 +88,7 @@ def small(spark: SparkSession, path: Path) -> None:
 
 def producers(spark: SparkSession, path: Path) -> None:
     """Ask producers about transactions without a ledger, round after round."""
-    with filled(path, PRODUCED, "") as broker, answering(broker):
+    with filled(path, PRODUCED, "", BY_PIPELINE) as broker, answering(broker):
         cpu = CpuTimes(broker=broker.process.pid)
         began = time.perf_counter()
         rounds: list[RoundSummary] = []
@@ -109,28 +105,3 @@ def producers(spark: SparkSession, path: Path) -> None:
         asked=asked,
         **spent,
     )
-
-
-@contextmanager
-def filled(path: Path, count: int, ledger_uuid: str) -> Iterator[Served]:
-    """Run a broker with `count` undecided transactions in a store of its own."""
-    place = path / "data" / "store"
-    place.mkdir(parents=True)
-    command = [sys.executable, "-m", "bench.figures.settle_fill", str(place), str(count)]
-    subprocess.run([*command, ledger_uuid], check=True)  # noqa: S603 - our own module
-    with served(path) as broker:
-        yield broker
-
-
-@contextmanager
-def answering(broker: Served) -> Iterator[None]:
-    """Run a producer that answers every back-check with a commit."""
-    module = "bench.figures.settle_producer"
-    command = [sys.executable, "-m", module, broker.name_address, GROUP]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603 - ours
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        try:
-            yield
-        finally:
-            process.terminate()

@@ -83,7 +83,7 @@ class Options:
 
 
 def refuse_twins(brokers: Iterable[tuple[str, str]]) -> None:
-    """Refuse two brokers with one name: rows and parts of a write are identified by the name."""
+    """Refuse two brokers with one name, because the name tells the rows of two brokers apart."""
     addresses: dict[str, str] = {}
     for name, address in brokers:
         if name in addresses:

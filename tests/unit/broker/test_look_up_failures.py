@@ -60,7 +60,7 @@ UNKNOWN = "outcomes=['unknown'], reasons=['']"
             "an answer to no request",
         ),
         (CONFIGURED + "os.write(1, b'\\0\\0\\0\\1\\xc1'); input()", "look_up_malformed"),
-        (CONFIGURED + "os.close(1); input()", "closed a pipe"),
+        (CONFIGURED + "os.close(1); input()", "closed its output"),
     ],
 )
 def test_a_process_that_breaks_the_protocol_is_killed(

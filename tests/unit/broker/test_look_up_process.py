@@ -116,6 +116,7 @@ def test_a_stop_fails_what_is_outstanding(urls: dict[str, str], factory: Factory
         stopping.cancel()
         await asyncio.wait([stopping])
         await childless()
+        await asyncio.wait(asyncio.all_tasks() - {asyncio.current_task()})
 
     run(work(), factory)
 

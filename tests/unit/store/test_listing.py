@@ -11,7 +11,7 @@ from escrowmq.model.errors import StoreCorrupt
 from escrowmq.store.disk.rows import Rows
 from escrowmq.store.log.frames import HEAD_BYTES
 from escrowmq.store.reading.identities import UNKNOWN, identities
-from escrowmq.store.reading.listing import list_heads, message_counts, plan, started_at_ms
+from escrowmq.store.reading.listing import DueBy, list_heads, message_counts, plan, started_at_ms
 from escrowmq.transaction.commands import CheckSent, Park, Resume
 from escrowmq.transaction.records import NEVER
 from escrowmq.transaction.states import State
@@ -50,6 +50,39 @@ def test_only_wanted_states_are_listed_and_no_ordinary_messages() -> None:
     assert heads(driver, State.PARKED) == [2]
     assert heads(driver, State.COMMITTED) == [0]
     assert heads(driver, *State) == [0, 1, 2, 3]
+
+
+def test_only_what_is_due_or_old_is_listed() -> None:
+    driver = Driver()
+    for name in "abc":
+        driver.hold(name)
+    checked_at_ms = driver.clock.now_ms() + 2 * MINUTE
+    driver.do(CheckSent(half_offset=1, client="c"))
+    driver.clock.advance(ms=MINUTE)
+    driver.hold("d")
+
+    def due(check_at_ms: int, stored_at_ms: int) -> list[int]:
+        wanted = DueBy(check_at_ms=check_at_ms, stored_at_ms=stored_at_ms)
+        page = list_heads(driver.store, 0, NEVER, UNDECIDED, limit=10, due_by=wanted)
+        found: list[int] = page.heads["half_offset"].tolist()
+        return found
+
+    now_ms = driver.clock.now_ms()
+    assert due(0, 0) == []
+    assert due(checked_at_ms, 0) == [0, 1, 2, 3]
+    assert due(now_ms - MINUTE + 6_000, 0) == [0, 2]
+    assert due(0, now_ms - MINUTE) == [0, 1, 2]
+
+
+def test_survivors_are_listed_when_they_are_due() -> None:
+    driver = Driver()
+    settled_chunk(driver, 2)
+    settled_chunk(driver)
+    dropped(driver)
+    for at_ms, found in ((0, []), (driver.clock.now_ms(), [2])):
+        wanted = DueBy(check_at_ms=at_ms, stored_at_ms=0)
+        page = list_heads(driver.store, 0, NEVER, UNDECIDED, limit=10, due_by=wanted)
+        assert page.heads["half_offset"].tolist() == found
 
 
 def test_a_range_is_half_open_and_may_lie_anywhere() -> None:

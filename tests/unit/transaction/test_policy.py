@@ -70,3 +70,10 @@ def test_what_a_broker_tells_of_its_policy_is_taken_and_nothing_else() -> None:
     assert CheckPolicy.told_by(told) == CheckPolicy(
         check_after_ms=1, check_backoff=2.0, checks_max=3
     )
+
+
+@pytest.mark.parametrize(
+    ("checked_by", "is_so"), [("auto", True), ("pipeline", True), ("broker", False), ("off", False)]
+)
+def test_a_policy_says_whether_pipelines_check(checked_by: Any, is_so: bool) -> None:  # noqa: ANN401, FBT001
+    assert CheckPolicy(checked_by=checked_by).is_for_pipelines is is_so

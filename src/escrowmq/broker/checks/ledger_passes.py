@@ -146,10 +146,13 @@ class LedgerPasses:
                 await self._look_up_part(ledger, part, did)
 
         try:
-            await asyncio.gather(*(work() for _ in range(AT_ONCE)))
-        except EscrowError as error:
-            self._logged.warning("look_up_failed", ledger, {"ledger": ledger, "why": str(error)})
-        except Exception:
+            async with asyncio.TaskGroup() as workers:
+                for _ in range(AT_ONCE):
+                    workers.create_task(work())
+        except* EscrowError as errors:
+            why = str(errors.exceptions[0])
+            self._logged.warning("look_up_failed", ledger, {"ledger": ledger, "why": why})
+        except* Exception:
             log.exception("look_up_pass_failed", extra={"ledger": ledger})
         finally:
             self.did.update(did)

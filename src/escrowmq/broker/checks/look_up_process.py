@@ -145,11 +145,8 @@ class LookUpProcess:
         self._starting = None
 
     async def _start(self) -> LookUpChild | None:
-        loop = asyncio.get_running_loop()
         child = LookUpChild(lambda why: self._on_failure(child, why))
-        executing = asyncio.ensure_future(
-            loop.subprocess_exec(lambda: child, *self._command, stderr=None)
-        )
+        executing = asyncio.ensure_future(child.start(self._command))
         try:
             await asyncio.shield(executing)
             child.configure(self._configuration, self._limits.start_s)

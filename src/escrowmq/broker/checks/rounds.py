@@ -17,7 +17,7 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
-from escrowmq.broker.checks.due_plan import REASONS, DuePlan, RoundView, plan_round
+from escrowmq.broker.checks.due_plan import REASONS, DueHeads, DuePlan, RoundView, plan_round
 from escrowmq.broker.checks.leading import Checker, Leadership
 from escrowmq.broker.checks.ledger_passes import DueInLedger
 from escrowmq.broker.checks.obeying import OUTCOMES, VerdictExecutor, verdicts_on
@@ -27,12 +27,11 @@ from escrowmq.broker.write.writer import Writer
 from escrowmq.model.event_log import event_log
 from escrowmq.model.lineage import Sight
 from escrowmq.model.verdict_outcome import VerdictOutcome
-from escrowmq.protocol.native.answer_columns import compact
 from escrowmq.store.disk.rows import Rows
 from escrowmq.store.reading.listing import DueBy, list_heads, started_at_ms
 from escrowmq.store.store import Store
 from escrowmq.transaction.commands import VerdictKind
-from escrowmq.transaction.records import NEVER, NamedOrigin
+from escrowmq.transaction.records import NEVER
 from escrowmq.transaction.states import State
 
 log = event_log(__name__)
@@ -40,6 +39,15 @@ log = event_log(__name__)
 PAGE_ROWS = 16_384
 LOOKED_AT_MAX = 262_144
 """Due transactions, and rows of the table, that one page reads: about 2 ms."""
+LARGE_ROWS = 10_000
+"""A round with more due transactions than this is planned in a thread."""
+GROUPS_AT_ONCE = 500
+"""Producer groups whose budget is examined in one turn of the event loop."""
+PARKS_MAX = 4_096
+"""Transactions that one round parks."""
+AGAIN_S = 0.02
+"""Pause before a further round that does what a limit has held back."""
+OVER_BUDGET = "over_budget"
 REST = 30
 """After a round, the broker pauses for this many times the time that the round held the loop."""
 
@@ -73,6 +81,9 @@ class LastRound:
     #: Transactions by what was done or why not.
     did: Counter[str] = field(default_factory=Counter)
     error: str = ""
+    #: Whether a further round can do what a limit has held back: producers answer, or more
+    #: transactions are to be parked.
+    has_more: bool = False
 
     @property
     def did_text(self) -> str:
@@ -110,14 +121,22 @@ class SettleRounds:
             await self.ledger_work.close()
 
     async def tick(self) -> None:
-        """Run a round, unless the broker rests after the last one or checks nothing."""
-        if self._loop.time() >= self._rests_until:
+        """Run a round, unless the broker rests after the last one or checks nothing.
+
+        While a limit holds back what a further round can do, run further rounds.
+        """
+        if self._loop.time() < self._rests_until:
+            return
+        await self.run()
+        while self.last.has_more:
+            await asyncio.sleep(max(self._rests_until - self._loop.time(), AGAIN_S))
             await self.run()
 
     async def run(self) -> None:
         """Examine everything that is due once, and do what the rules say."""
         async with self._turn:
-            if self.leadership.look() is not Checker.NONE:
+            self.leadership.look()
+            if self.leadership.policy.checked_by in ("auto", "broker"):
                 await self._run()
 
     async def _run(self) -> None:
@@ -138,83 +157,85 @@ class SettleRounds:
     async def _round(self, done: LastRound) -> None:
         store, as_of_ms = self.store, self.clock.now_ms()
         sight = Sight(store.core.lineage, store.durable_end, store.durable_rows)
-        heads = await self._due_heads()
-        plan = await self._between(lambda: self._planned(heads))
+        pages = await self._due_pages()
+        due = await self._off_loop(pages, partial(DueHeads.joined, pages))
+        origins = [store.core.names.origins[number] for number in due.seen]
+        plan = await self._off_loop(pages, partial(plan_round, due, origins, self._view()))
         self.leadership.note_due(is_due=plan.due > 0)
-        asked = self._within_budget(heads, plan.asks, done)
-        rows = np.concatenate([asked, plan.parks])
+        asked = await self._within_budget(plan, done)
+        parks = plan.parks[:PARKS_MAX]
+        done.has_more = len(parks) < len(plan.parks)
+        rows = np.concatenate([*asked, parks])
         if len(rows):
-            kinds = [VerdictKind.ASK] * len(asked) + [VerdictKind.PARK] * len(plan.parks)
-            reasons = [""] * len(asked) + [REASONS[at].value for at in plan.reasons[plan.parks]]
-            outcomes = await self.executor.obeyed(verdicts_on(heads[rows], kinds, reasons))
+            asks = len(rows) - len(parks)
+            kinds = [VerdictKind.ASK] * asks + [VerdictKind.PARK] * len(parks)
+            reasons = [""] * asks + [REASONS[at].value for at in plan.reasons[parks]]
+            outcomes = await self.executor.obeyed(verdicts_on(due.heads[rows], kinds, reasons))
             done.did.update(OUTCOMES[code].value for code in outcomes.tolist())
+            done.has_more |= bool(done.did[VerdictOutcome.ASKED.value] and done.did[OVER_BUDGET])
         for ledger, looked_up in plan.look_ups.items():
-            if self.ledger_work is not None and len(looked_up):
-                done.did["looked_up"] += len(looked_up)
-                due = DueInLedger(heads[looked_up], plan.reasons[looked_up], sight, as_of_ms)
-                self.ledger_work.look_up(ledger, due)
+            assert self.ledger_work is not None, "without it, no ledger is led"
+            done.did["looked_up"] += len(looked_up)
+            part = DueInLedger(due.heads[looked_up], plan.reasons[looked_up], sight, as_of_ms)
+            self.ledger_work.look_up(ledger, part)
 
-    async def _due_heads(self) -> Rows:
+    async def _due_pages(self) -> list[tuple[Rows, Rows]]:
         now_ms, policy = self.clock.now_ms(), self.store.core.policy
         due_by = DueBy(check_at_ms=now_ms, stored_at_ms=now_ms - policy.park_after_ms)
-        found: list[Rows] = []
+        found: list[tuple[Rows, Rows]] = []
         start: int | None = 0
         while start is not None:
-            page = await self._between(
-                partial(
-                    list_heads,
-                    self.store,
-                    start,
-                    NEVER,
-                    (State.PREPARED,),
-                    limit=PAGE_ROWS,
-                    looked_at_max=LOOKED_AT_MAX,
-                    due_by=due_by,
-                )
-            )
-            found.append(page.heads)
-            start = page.next_start
-        return np.concatenate(found)
+            heads, started, start = await self._between(partial(self._page, start, due_by))
+            found.append((heads, started))
+        return found
 
-    def _planned(self, heads: Rows) -> DuePlan:
-        numbers, origins = self._origins(heads)
-        work = self.ledger_work
-        view = RoundView(
+    def _page(self, start: int, due_by: DueBy) -> tuple[Rows, Rows, int | None]:
+        page = list_heads(
+            self.store,
+            start,
+            NEVER,
+            (State.PREPARED,),
+            limit=PAGE_ROWS,
+            looked_at_max=LOOKED_AT_MAX,
+            due_by=due_by,
+        )
+        return page.heads, started_at_ms(self.store, page.heads), page.next_start
+
+    def _view(self) -> RoundView:
+        work, leadership = self.ledger_work, self.leadership
+        ledgers = frozenset() if work is None else work.ledgers
+        return RoundView(
             policy=self.store.core.policy,
             now_ms=self.clock.now_ms(),
-            asks=self.leadership.checker is Checker.BROKER,
-            ledgers=frozenset() if work is None else work.ledgers,
+            asks=leadership.checker is Checker.BROKER,
+            ledgers=ledgers,
+            led=frozenset(filter(leadership.leads, ledgers)),
             has_unnamed_ledger=work is not None and work.has_unnamed,
-            leads=self.leadership.leads,
         )
-        return plan_round(heads, started_at_ms(self.store, heads), origins, numbers, view)
 
-    def _origins(self, heads: Rows) -> tuple[Rows, list[NamedOrigin]]:
-        numbers, seen = compact(heads["origin"])
-        return numbers, [self.store.core.names.origins[number] for number in seen]
-
-    def _within_budget(self, heads: Rows, asks: Rows, done: LastRound) -> Rows:
+    async def _within_budget(self, plan: DuePlan, done: LastRound) -> list[Rows]:
         """Return the back-checks that may be sent now, those that are due the longest first."""
-        if not len(asks):
-            return asks
         checking, now_ms = self.executor.checking, self.clock.now_ms()
-        numbers, origins = self._origins(heads[asks])
-        by_group: dict[str, list[int]] = {}
-        for number, origin in enumerate(origins):
-            by_group.setdefault(origin.group, []).append(number)
-        is_sent = np.zeros(len(asks), dtype=np.bool_)
-        for group, its in by_group.items():
-            # The producer still has to answer the last check of some.
-            unanswered = checking.budget.unanswered(group, now_ms)
-            is_open = ~np.isin(heads["half_offset"][asks], unanswered)
-            mine = np.flatnonzero(np.isin(numbers, its) & is_open)
+        found: list[Rows] = []
+        left = checking.room
+        for number, (group, due) in enumerate(plan.asks.items(), start=1):
+            if number % GROUPS_AT_ONCE == 0:
+                await asyncio.sleep(0)
             if not checking.online(group):
-                done.did[VerdictOutcome.NO_PRODUCER.value] += len(mine)
+                done.did[VerdictOutcome.NO_PRODUCER.value] += len(due)
                 continue
-            room = checking.budget.room(group, now_ms)
-            is_sent[mine[:room]] = True
-            done.did["over_budget"] += max(len(mine) - room, 0)
-        return asks[is_sent][: max(checking.room, 0)]
+            # The producer may still answer the last check of some.
+            mine = plan.without(due, checking.budget.unanswered(group, now_ms))
+            room = max(min(checking.budget.room(group, now_ms), left), 0)
+            done.did[OVER_BUDGET] += max(len(mine) - room, 0)
+            found.append(mine[:room])
+            left -= len(found[-1])
+        return found
+
+    async def _off_loop(self, pages: list[tuple[Rows, Rows]], work: Callable[[], T]) -> T:
+        """Run work on many rows in a thread, because it would hold the event loop too long."""
+        is_large = sum(len(heads) for heads, _ in pages) > LARGE_ROWS
+        return await asyncio.to_thread(work) if is_large else work()
 
     async def _between(self, work: Callable[[], T]) -> T:
         """Run the work between two batches, and count how long it holds the event loop."""

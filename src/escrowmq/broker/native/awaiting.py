@@ -91,7 +91,7 @@ class Awaiting:
             self.note_batch()
 
     def note_batch(self) -> None:
-        """Note that a batch was decided."""
+        """Remember the log's end, because a batch of a Spark sink was decided."""
         self._batches = self._store.durable_end
 
     # Periodic work and shutdown.

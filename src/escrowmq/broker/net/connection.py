@@ -46,7 +46,7 @@ class Owner(Protocol):
 
 
 class ClientConnection(asyncio.Protocol):
-    """Connection of a stock client, an SDK, a tool, or a peer that sends garbage."""
+    """Connection of a RocketMQ client, our SDK or a tool; its peer may also send garbage."""
 
     def __init__(self, limits: ConnectionLimits, owner: Owner) -> None:
         self._limits = limits

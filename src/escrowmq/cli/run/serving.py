@@ -20,6 +20,7 @@ from escrowmq.broker.watch.alert_config import AlertsConfig
 from escrowmq.cli.data.data_directory import refuse_inside_store
 from escrowmq.cli.options import LineOutput
 from escrowmq.cli.output import print_json_line
+from escrowmq.cli.run.look_up_command import ledger_urls, look_up_command
 from escrowmq.cli.shapes.tool_shapes import ServeEventShape
 from escrowmq.model.clock import SystemClock
 from escrowmq.model.errors import RequestRefused
@@ -143,8 +144,8 @@ def make_server(data: Path, config: Config, *, insecure: bool) -> Server:
         alerts=config.section(AlertsConfig),
         backup=backup,
         backup_command=(sys.executable, "-m", "escrowmq.cli.data.backup_job"),
-        ledgers={name: one.url for name, one in config.ledgers.items()},
-        look_up_command=(sys.executable, "-m", "escrowmq.look_up.child"),
+        ledgers=ledger_urls(config),
+        look_up_command=look_up_command(config),
     )
 
 

@@ -1,4 +1,7 @@
-"""JSON shapes made from another struct with fields added or left out; see ``broker_shapes.py``."""
+"""Makes JSON shapes from another struct, with fields added or left out.
+
+``broker_shapes.py`` uses it for the answers of brokers.
+"""
 
 from __future__ import annotations
 

@@ -248,6 +248,6 @@ def _park_why(head: LifeLineAnswer, told: StatusAnswer) -> str:
 
 
 def _started_at_ms(events: Sequence[EventRow], told: StatusAnswer) -> int:
-    """Return the instant from which its age counts."""
+    """Return when the transaction was held or last resumed: its age counts from there."""
     began = [event.at_ms for event in events if event.event in {"held", "resumed"}]
     return max(began, default=told.now_ms)

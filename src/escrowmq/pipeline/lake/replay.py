@@ -125,8 +125,8 @@ def _is_done(lake: Lake, order: Replay) -> bool:
         return True
     is_decided = _is_decided(order)
     if is_decided:
-        # An earlier run was killed after publishing. The broker will forget it some day, but the
-        # lake will not.
+        # An earlier run published the messages and was killed before it wrote its marker. The
+        # broker forgets the decision after its retention; the lake keeps the marker.
         lake.commit(MESSAGES, (), once(_marker(order), 0))
     return is_decided
 

@@ -110,7 +110,7 @@ _FIELDS = {
     WHAT: "string",
     REASON: "string",
     ROWS: "bigint",
-    #: For look-ups: the ledger and the error text. The reason is empty if nothing failed.
+    #: For look-ups: the ledger and the error text; REASON has the error code, empty for none.
     LEDGER: "string",
     CAUSE: "string",
 }

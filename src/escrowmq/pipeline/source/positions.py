@@ -40,7 +40,7 @@ class Position(NamedTuple):
         return "" if self.sight is None else self.sight.lineage.encode()
 
     def is_before(self, topic: str, born: int) -> bool:
-        """Whether it belongs to another incarnation of the topic than the one begun at `born`."""
+        """Whether this position is from before the topic was created at the log offset `born`."""
         if self.born is not None:
             return self.born.get(topic, born) != born
         return self.sight is not None and born >= self.sight.log_end

@@ -59,7 +59,7 @@ class Parkings:
         return self._frames[at], number - (self._ends[at - 1] if at else self.start)
 
     def forget_below(self, log_offset: int) -> None:
-        """Forget parkings whose frames are deleted."""
+        """Forget the parked transactions whose frames, below this offset, retention has deleted."""
         self._forget(bisect_left(self._frames, log_offset))
 
     def _forget(self, count: int) -> None:

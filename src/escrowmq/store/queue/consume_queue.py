@@ -282,9 +282,9 @@ class ConsumeQueue:
     def first_after(self, log_offset: int, bound_ms: int) -> int:
         """Return one past the highest entry that points below this log offset.
 
-        Entries visible after ``bound_ms`` cannot point there, because an older message was copied
-        when it became visible. This may run while another thread adds entries, but not during a
-        checkpoint.
+        Entries that became visible after ``bound_ms`` cannot point there, because a message that is
+        old when it becomes visible is copied to the log's end. This may run while another thread
+        adds entries, but not during a checkpoint.
         """
         after = offset = self.start
         for rows in self._pieces(offset, self.end):

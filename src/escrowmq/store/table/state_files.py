@@ -57,7 +57,7 @@ def survivors_name(generation: int) -> str:
 
 
 class Survivor(msgspec.Struct, frozen=True):
-    """A row that outlived its chunk, and the hash of its transaction id."""
+    """A row that is still needed after its chunk left memory, and its transaction id's hash."""
 
     half: Half
     id_hash: int

@@ -1,4 +1,4 @@
-"""Answers that several commands share."""
+"""Decisions that refuse a command or answer it again, shared by several deciders."""
 
 from __future__ import annotations
 
