@@ -19,7 +19,7 @@ PYTEST_WORKERS ?= 2
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: $(VENV)/spark.stamp ## Pay orders under kills, with plain and with transactional messages; two minutes
+demo: $(VENV)/spark.stamp ## Pay orders under kills, with plain and with transactional messages; a minute and a half
 	$(BIN)/python -m escrowmq.cli.main demo $(ARGS)
 
 demo-xa: $(VENV)/spark.stamp ## The same, and XA two-phase commit on PostgreSQL beside it

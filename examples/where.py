@@ -20,7 +20,7 @@ class Place:
     broker: InProcessBroker | None = None
 
     def settle_by(self, ledger: SqlLedger) -> None:
-        """Let the broker look up undecided transactions there, as pipeline settings would."""
+        """Let the broker look up undecided transactions there, as its settings would."""
         if self.broker is not None:
             self.broker.ledgers.append(ledger)
 

@@ -110,7 +110,7 @@ def test_ctrl_c_leaves_no_process_and_no_file(tmp_path: Path) -> None:
         for line in process.stdout:
             if "orders paid" in line:
                 break
-        assert len(left_of(mark)) > 5, "broker, pipeline, orders and three downstream"
+        assert len(left_of(mark)) > 5, "broker and its look-ups, orders, three downstream"
         process.send_signal(signal.SIGINT)
         assert process.wait(RUN_S_MAX) != 0
         assert "Traceback" not in (process.stderr.read() if process.stderr else "")

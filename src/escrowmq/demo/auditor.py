@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from escrowmq.pipeline.audit.compare import AuditRequest
 
-BY_PIPELINE = "settle"
-"""The log's name for the pipeline as the part that decided a transaction."""
+BY_ROUNDS = frozenset({"broker", "settle"})
+"""The log's names for settle rounds, of the broker and of a pipeline, as what decided."""
 
 _COMMITTED, _ROLLED_BACK = "committed", "rolled_back"
 
@@ -71,13 +71,13 @@ def decided(spark: SparkSession, broker: str) -> DecisionCounts:
     age_ms = (F.col("decided_at_ms") - F.col("stored_at_ms")).alias("age_ms")
     told = halves.join(ops, on="head", how="left").select("state", "decided_by", age_ms)
     rows = told.collect()
-    counts = Counter((row.state, row.decided_by == BY_PIPELINE) for row in rows)
+    counts = Counter((row.state, row.decided_by in BY_ROUNDS) for row in rows)
     return DecisionCounts(
         committed_by_producer=counts[_COMMITTED, False],
         rolled_back_by_producer=counts[_ROLLED_BACK, False],
         committed_by_ledger=counts[_COMMITTED, True],
         rolled_back_by_fence=counts[_ROLLED_BACK, True],
-        ages_ms=sorted(row.age_ms for row in rows if row.decided_by == BY_PIPELINE),
+        ages_ms=sorted(row.age_ms for row in rows if row.decided_by in BY_ROUNDS),
         undecided=counts[None, False],
     )
 

@@ -74,14 +74,17 @@ class Conductor:
 
     def _start_downstream(self, name: str) -> subprocess.Popen[str]:
         task = downstream.DownstreamTask(
-            name=name, name_server=self.place.name_server, folder=str(self.folder), topic=self.topic
+            name=name,
+            name_server=self.place.broker.name_server,
+            folder=str(self.folder),
+            topic=self.topic,
         )
         return self.place.processes.start_with(f"{self.mode}-{name}", task)
 
     def _start_service(self) -> subprocess.Popen[str]:
         task = order_service.OrderServiceTask(
             mode=self.mode,
-            name_server=self.place.name_server,
+            name_server=self.place.broker.name_server,
             folder=str(self.folder),
             topic=self.topic,
             orders=self.orders,
@@ -127,7 +130,7 @@ class Conductor:
         while service.poll() is None:
             if time.monotonic() > until:
                 raise demo_failed(
-                    f"not all orders were paid in {PAY_S_MAX:.0f} s", self.place.processes.log("up")
+                    f"not all orders were paid in {PAY_S_MAX:.0f} s", self.place.broker.log
                 )
             paid = self._look(counts)
             if paid > before and not is_started:
@@ -144,11 +147,10 @@ class Conductor:
     def _kill(self, fault: PlannedKill, service: subprocess.Popen[str]) -> None:
         time.sleep(fault.delay_ms / 1_000)
         if fault.victim is Victim.BROKER:
-            readies = self.place.up.readies("broker")
-            self.place.up.kill_broker()
+            self.place.broker.kill()
             killed_s = time.monotonic()
             self._note(fault)
-            self.place.up.await_ready("broker", readies + 1)
+            self.place.broker.restart()
             self.run.broker_away_s += time.monotonic() - killed_s
         elif service.poll() is None:
             service.kill()
@@ -200,7 +202,7 @@ class Conductor:
     def _broker_facts(self) -> tuple[int, int]:
         """Return the number of undecided transactions, and of visible messages in the topic."""
         try:
-            pin = take_pins([self.place.broker])[0]
+            pin = take_pins([self.place.broker.address])[0]
         except EscrowError:
             return -1, -1
         messages = sum(queue.end for queue in pin.queues if queue.topic == self.topic)

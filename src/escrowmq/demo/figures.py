@@ -71,10 +71,10 @@ class DecisionCounts(msgspec.Struct, frozen=True, kw_only=True):
     #: Decided by the order service.
     committed_by_producer: int = 0
     rolled_back_by_producer: int = 0
-    #: Settled by the pipeline: it found the row in the ledger, or it fenced the transaction.
+    #: Settled by the broker: it found the row in the ledger, or it fenced the transaction.
     committed_by_ledger: int = 0
     rolled_back_by_fence: int = 0
-    #: How long each transaction that the pipeline settled was undecided, in ascending order.
+    #: How long each transaction that the broker settled was undecided, in ascending order.
     ages_ms: list[int] = []
     undecided: int = 0
 

@@ -124,7 +124,7 @@ def _outcomes(figures: Figures) -> Iterator[str]:
     yield figure(title, "by the Spark audit", keys, _disagreements(figures))
     ages_ms = figures.audited.decided.ages_ms
     if ages_ms:
-        about = "from the half message to the pipeline's decision"
+        about = "from the half message to the decision by the ledger"
         yield figure("Transactions that a kill left undecided", about, "", _ages(ages_ms))
 
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import re
+import select
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,8 +21,6 @@ from escrowmq.pipeline.spark.parent import end_with_parent
 
 STOP_S = 30.0
 READY_S = 120.0
-_PID = re.compile(r"^(\w+) +started pid=(\d+)")
-_READY = re.compile(r"^(\w+) +ready (.*)")
 
 
 class ChildTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,58 +116,49 @@ class Processes:
             signal.signal(signal.SIGINT, before)
 
 
-class UpProcess:
-    """``escrowmq up`` as a child process; a thread reads its output."""
+class BrokerProcess:
+    """``escrowmq serve`` as a child process, which can be killed and started again."""
 
     def __init__(self, processes: Processes, folder: Path, config: Path) -> None:
-        words = ["escrowmq.cli.main", "up", "--data-dir", str(folder), "--config", str(config)]
-        words += ["--parent", str(os.getpid())]
-        self._log = processes.log("up")
-        self.process = processes.start("up", words, stdout=subprocess.PIPE)
-        self._changed = threading.Condition()
-        self._pids: dict[str, int] = {}
-        #: The facts of each ready line, by child.
-        self._ready: defaultdict[str, list[str]] = defaultdict(list)
-        threading.Thread(target=self._read, daemon=True).start()
+        words = ["escrowmq.cli.main", "serve", "--data-dir", str(folder), "--config", str(config)]
+        self._words = [*words, "--parent", str(os.getpid())]
+        self._processes = processes
+        self._process = self._start()
+        places = self._await_ready()
+        self.address, self.name_server = places["broker"], places["name"]
 
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            with self._changed:
-                if started := _PID.match(line):
-                    self._pids[started[1]] = int(started[2])
-                elif ready := _READY.match(line):
-                    self._ready[ready[1]].append(ready[2])
-                self._changed.notify_all()
-        with self._changed:
-            self._changed.notify_all()
+    @property
+    def log(self) -> Path:
+        """The file that the broker's log goes to."""
+        return self._processes.log("broker")
 
-    def await_ready(self, name: str, times: int = 1) -> dict[str, str]:
-        """Wait until a child was ready this many times; return the facts of its last ready line."""
-        until = time.monotonic() + READY_S
-        with self._changed:
-            while len(self._ready[name]) < times:
-                if self.process.poll() is not None or time.monotonic() >= until:
-                    raise demo_failed(f"the {name} does not start", self._log)
-                self._changed.wait(0.5)
-            return dict(fact.split("=", 1) for fact in self._ready[name][-1].split())
+    def kill(self) -> None:
+        """Send SIGKILL to the broker."""
+        self._process.kill()
 
-    def readies(self, name: str) -> int:
-        """Return how often a child was ready."""
-        with self._changed:
-            return len(self._ready[name])
+    def restart(self) -> None:
+        """Start a killed broker again at its addresses, and wait until it serves."""
+        self._processes.stop(self._process)
+        ports = [place.rpartition(":")[2] for place in (self.address, self.name_server)]
+        self._process = self._start("--port", ports[0], "--name-port", ports[1])
+        self._await_ready()
 
-    def kill_broker(self) -> None:
-        """Send SIGKILL to the broker; ``escrowmq up`` restarts it."""
-        with self._changed:
-            os.kill(self._pids["broker"], signal.SIGKILL)
+    def _start(self, *options: str) -> subprocess.Popen[str]:
+        return self._processes.start("broker", [*self._words, *options], stdout=subprocess.PIPE)
+
+    def _await_ready(self) -> dict[str, str]:
+        """Wait for the ready line, and return its facts."""
+        assert self._process.stdout is not None
+        is_told = select.select([self._process.stdout], [], [], READY_S)[0]
+        word, *facts = (self._process.stdout.readline() if is_told else "").split() or [""]
+        if word != "ready":
+            raise demo_failed("the broker does not start", self.log)
+        return dict(fact.split("=", 1) for fact in facts)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DemoBroker:
-    """A running broker with its pipeline, and their addresses."""
+    """A running broker, and the processes around it."""
 
     processes: Processes
-    up: UpProcess
-    broker: str
-    name_server: str
+    broker: BrokerProcess

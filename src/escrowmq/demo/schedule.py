@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 BROKER_KILLS_MAX = 4
-"""``escrowmq up`` doubles the wait before each restart in a row, so more kills would add waits."""
+"""The order service waits while a killed broker starts, so more kills would only add waits."""
 
 DELAY_MS_MAX = 25
 """The longest delay of a random moment after the order that it is counted from."""

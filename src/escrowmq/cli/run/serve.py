@@ -17,7 +17,7 @@ EXIT_FAILED = 1
 def serve(given: BrokerOptions) -> None:
     """Run a broker and its name server until SIGTERM or Ctrl-C.
 
-    A broker never starts back-checks by itself; the pipeline does.
+    The broker checks undecided transactions by itself while no pipeline does.
     """
     from escrowmq.cli.run.serving import run
 

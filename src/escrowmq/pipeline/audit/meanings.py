@@ -116,7 +116,7 @@ MEANINGS: dict[FindingName, Meaning] = {
         Breach.STUCK,
         ComparedEvidence.TABLE,
         "the transaction is still undecided after the age at which it must be parked",
-        "check that a pipeline is running and read its log, then decide the transaction by hand",
+        "read in escrowmq status which process checks, then in its log, and decide it by hand",
     ),
     FindingName.COMMITTED_NOT_VISIBLE: Meaning(
         Breach.LOST,
