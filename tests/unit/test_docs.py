@@ -167,7 +167,7 @@ def try_command(block: Block, command: str, shown: str, folder: Path) -> None:
     elif words[:2] == [OUR_PYTHON, "-m"]:
         assert find_spec(words[2]), f"{block}: {command}"
     elif words[:2] == ["escrowmq", "demo"]:
-        return  # Needs a minute and a half, and Spark; tests/package/test_demo.py compares it with a run.
+        return  # Needs 90 seconds, and Spark; tests/package/test_demo.py compares it with a run.
     elif words[0] == "escrowmq":
         words += ["--help"] if words[1] in LASTING else []
         done = run([sys.executable, "-m", "escrowmq.cli.main", *words[1:]], folder, environ)
