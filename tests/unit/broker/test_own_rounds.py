@@ -13,6 +13,7 @@ from escrowmq.protocol.message.stored_message import decode
 from escrowmq.protocol.native.headers import HoldManyHeader, StatusAnswer
 from escrowmq.protocol.native.pipeline_headers import HeartbeatHeader
 from escrowmq.protocol.native.requests import NativeCode
+from escrowmq.protocol.native.rows import VerdictRow
 from escrowmq.protocol.remoting.bodies import encode_body
 from escrowmq.protocol.remoting.client_bodies import Heartbeat, ProducerMembership
 from escrowmq.protocol.remoting.codes import RequestCode
@@ -114,6 +115,31 @@ async def test_a_broker_that_must_not_check_does_not(tmp_path: Path, checked_by:
         assert not await was_asked(peer)
         assert row(server).state is State.PREPARED
         assert (await status(server)).checker == {"off": "none"}.get(checked_by, checked_by)
+
+
+async def test_a_broker_whose_checks_are_off_refuses_those_of_a_pipeline(tmp_path: Path) -> None:
+    async with serving(tmp_path, policy={"checked_by": "off"}) as server:
+        peer = await producer(server, "p")
+        for name in "abc":
+            await hold(peer, name)
+        rows = [
+            VerdictRow(half_offset=at, verdict=kind, state=0, checks_sent=0, reason=reason)
+            for at, kind, reason in (
+                (0, "ask", None),
+                (0, "park", "exhausted"),
+                (0, "park", "past_retention"),
+                (0, "park", "home_does_not_know"),
+                (1, "commit", None),
+                (2, "rollback", None),
+            )
+        ]
+        told = await ask(peer, NativeCode.OBEY_VERDICTS, rows=rows)
+        assert [one.outcome for one in told.rows] == [
+            *["busy"] * 3,
+            "parked",
+            "committed",
+            "rolled_back",
+        ]
 
 
 async def test_an_absent_producer_is_no_attempt(tmp_path: Path) -> None:

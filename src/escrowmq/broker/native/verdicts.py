@@ -35,6 +35,7 @@ from escrowmq.transaction.states import State
 BY = "settle"
 """Recorded as the decider if the request names none."""
 
+_BY_TIME = frozenset(reason.value for reason in ParkReason)
 _NAMES = np.array([outcome.value for outcome in OUTCOMES], dtype=object)
 
 
@@ -80,18 +81,22 @@ class NativeVerdicts:
         self.executor.obey(verdicts.taken(left), obeyed)
 
     def _are_ours(self, verdicts: VerdictColumns) -> Numbers:
-        """Return which checks the broker makes itself, in a ledger that the pipeline lacks.
+        """Return which checks are not a pipeline's: they are off, or the broker makes them itself.
 
-        A pipeline without the ledger would ask producers and then park the transaction, although
-        the ledger has its outcome.
+        A pipeline without a ledger would ask producers and then park the transaction, although the
+        broker finds its outcome in that ledger.
         """
         found = np.zeros(len(verdicts.kinds), dtype=np.bool_)
         core = self.store.core
+        is_off = core.policy.checked_by == "off"
         for at in np.flatnonzero(np.isin(verdicts.kinds, (ASK, PARK))).tolist():
-            if verdicts.kinds[at] == PARK and verdicts.reasons[at] != ParkReason.EXHAUSTED:
-                continue
-            half = core.half(int(verdicts.half_offsets[at]))
-            found[at] = half is not None and self.looks_up(core.names.origins[half.origin].ledger)
+            reason = verdicts.reasons[at] if verdicts.kinds[at] == PARK else ParkReason.EXHAUSTED
+            if is_off:
+                found[at] = reason in _BY_TIME
+            elif reason == ParkReason.EXHAUSTED:
+                half = core.half(int(verdicts.half_offsets[at]))
+                ledger = "" if half is None else core.names.origins[half.origin].ledger
+                found[at] = self.looks_up(ledger)
         return found
 
 
