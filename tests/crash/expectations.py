@@ -8,6 +8,7 @@ from typing import Any
 from escrowmq.model.message import SentMessage
 from escrowmq.model.resolution import Resolution
 from escrowmq.transaction import commands as c
+from escrowmq.transaction.rules import ParkReason
 from escrowmq.transaction.states import State
 from tests.crash.model import NEVER, Step, Transaction, World, Wrong, decided_state
 
@@ -230,8 +231,18 @@ def resume(world: World, command: c.Resume, decision: c.Decision, at_ms: int) ->
         return must_refuse("no_such_half_message", decision, command)
     if known.state is not State.PARKED:
         return must_refuse("not_parked", decision, command)
-    world.set_state(known, state=State.PREPARED, checks_sent=0, next_at_ms=at_ms)
+    world.set_state(
+        known, state=State.PREPARED, checks_sent=0, next_at_ms=at_ms, resumed_at_ms=at_ms
+    )
     return True
+
+
+def _is_too_early(world: World, known: Transaction, at_ms: int) -> bool:
+    """Whether it was resumed so recently that neither checks nor age park it again."""
+    if known.resumed_at_ms is None:
+        return False
+    is_exhausted = known.checks_sent >= world.policy.checks_max
+    return not is_exhausted and at_ms - known.resumed_at_ms < world.policy.park_after_ms
 
 
 def obey(world: World, command: c.Verdict, decision: c.Decision, at_ms: int) -> bool:
@@ -244,6 +255,9 @@ def obey(world: World, command: c.Verdict, decision: c.Decision, at_ms: int) -> 
         must((known.head,) if is_open else (), decision.back_checks, command)
         return False
     if command.kind is c.VerdictKind.PARK:
+        if command.reason in tuple(ParkReason) and _is_too_early(world, known, at_ms):
+            must(c.Decision(), decision, command)
+            return False
         return park(world, c.Park(half_offset=known.head, reason=""), decision, at_ms)
     resolution = Resolution(command.kind.value)
     ending = c.End(half_offset=known.head, resolution=resolution, by=command.by)

@@ -143,6 +143,7 @@ class Transaction(NamedTuple):
     checks_sent: int = 0
     by: str = ""
     decided_at_ms: int = 0
+    resumed_at_ms: int | None = None
 
     @property
     def rows(self) -> list[int]:
