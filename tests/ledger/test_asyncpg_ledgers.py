@@ -102,7 +102,7 @@ def test_a_database_that_does_not_answer_asyncpg_is_cut_off(
 async def test_an_engine_that_does_not_answer_is_cut_off(
     slow_url: str, asyncpg_shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = {**checks.Inquiry.__init__.__kwdefaults__, "seconds_max": 0.2}
+    given = {**(checks.Inquiry.__init__.__kwdefaults__ or {}), "seconds_max": 0.2}
     monkeypatch.setattr(checks.Inquiry.__init__, "__kwdefaults__", given)
     uuid = asyncpg_shop.ledger().uuid()
     asyncpg_shop.url = slow_url.replace("&options=-csearch_path%3Dslow,public", "")

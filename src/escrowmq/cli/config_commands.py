@@ -38,8 +38,8 @@ def import_(
         typer.Option("--write", metavar="FILE", help="Write the TOML here; print a table."),
     ] = None,
     *,
-    force: Annotated[bool, typer.Option("--force", help="Replace the file of --write.")] = False,
     output: OutputOption = Output.TABLE,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file of --write.")] = False,
 ) -> None:
     """Convert a RocketMQ broker's settings to a TOML file, and say what becomes of each."""
     from escrowmq.cli.config_import import WRONG, as_toml, converted

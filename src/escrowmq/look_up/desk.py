@@ -224,9 +224,9 @@ def _rows(request: LookUpRequest) -> InquiredRows:
         transaction_ids=request.transaction_ids,
         producer_groups=request.producer_groups,
         half_offsets=request.half_offsets,
+        as_of_ms=list(repeat(request.as_of_ms, request.rows)),
         stored_at_ms=request.stored_at_ms,
         allowed_ms=request.allowed_ms,
-        as_of_ms=list(repeat(request.as_of_ms, request.rows)),
     )
 
 

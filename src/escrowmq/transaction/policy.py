@@ -20,10 +20,6 @@ class CheckPolicy:
     #: Which process checks undecided transactions. With `auto`, a pipeline does while it is alive,
     #: and the broker does otherwise. `off` checks nothing: undecided transactions stay undecided.
     checked_by: CheckedBy = "auto"
-    #: What happens after the last back-check. `park` keeps the transaction undecided for an
-    #: operator. `rollback` rolls it back and keeps its messages in the discard topic, as RocketMQ
-    #: does; a transaction that names a ledger is parked all the same.
-    after_last_check: AfterLastCheck = "park"
     #: Age of an undecided transaction before its first back-check.
     check_after_ms: int = 6_000
     #: Wait between two back-checks of one transaction.
@@ -34,6 +30,10 @@ class CheckPolicy:
     check_interval_max_ms: int = 600_000
     #: Back-checks sent to a live producer before a transaction is parked.
     checks_max: int = 15
+    #: What happens after the last back-check. `park` keeps the transaction undecided for an
+    #: operator. `rollback` rolls it back and keeps its messages in the discard topic, as RocketMQ
+    #: does; a transaction that names a ledger is parked all the same.
+    after_last_check: AfterLastCheck = "park"
     #: Back-checks of one producer group that may be unanswered at a time.
     check_budget_per_group: int = 1_000
     #: An undecided transaction older than this is parked, even if no producer was online.

@@ -17,9 +17,9 @@ from escrowmq.model.errors import Unavailable
 from escrowmq.protocol.look_up.messages import LookUpRequest
 
 COMMAND = (sys.executable, "-m", "escrowmq.look_up.child")
-PATIENT = LookUpLimits(grace_s=60.0, probe_s=60.0, restart_s=0.001, restart_s_max=0.001)
+PATIENT = LookUpLimits(grace_s=60.0, probe_s=60.0, pauses_s=(0.001, 0.001))
 #: Only look-ups are hasty: a loaded machine may need long for the first probe.
-HASTY = LookUpLimits(grace_s=0.2, probe_s=60.0, restart_s=0.001, restart_s_max=0.001)
+HASTY = LookUpLimits(grace_s=0.2, probe_s=60.0, pauses_s=(0.001, 0.001))
 NOW_MS = 1_700_000_000_000
 
 T = TypeVar("T")

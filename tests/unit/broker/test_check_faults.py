@@ -288,7 +288,7 @@ async def test_a_look_up_process_killed_in_a_pass_is_replaced(tmp_path: Path, sh
 async def test_a_look_up_process_that_hangs_in_a_pass_delays_no_producer_and_is_replaced(
     tmp_path: Path, shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    limits = partial(LookUpLimits, grace_s=0.5, restart_s=0.01)
+    limits = partial(LookUpLimits, grace_s=0.5, pauses_s=(0.01, 30.0))
     monkeypatch.setattr(look_up_process, "LookUpLimits", limits)
     short = partial(LookUpRequest, wait_ms=1_000)
     monkeypatch.setattr(ledger_passes, "LookUpRequest", short)

@@ -25,6 +25,8 @@ from escrowmq.protocol.look_up.messages import (
     Probe,
 )
 
+#: How long a new process may take until it takes requests.
+START_S = 20.0
 #: A process that ran this long counts as healthy, and its next failure as the first.
 HEALTHY_S = 60.0
 #: A failure is logged at most this often.
@@ -37,15 +39,12 @@ log = event_log(__name__)
 class LookUpLimits:
     """Time limits of the look-up process."""
 
-    #: How long a new process may take until it takes requests.
-    start_s: float = 20.0
     #: How long a probe may take.
     probe_s: float = 10.0
     #: How long a look-up may take beyond the time that its request allows.
     grace_s: float = 10.0
-    #: The pause after the first failure; each further failure doubles it, up to the maximum.
-    restart_s: float = 0.5
-    restart_s_max: float = 30.0
+    #: The pause after the first failure, which each further failure doubles, and the longest pause.
+    pauses_s: tuple[float, float] = (0.5, 30.0)
 
 
 class LookUpProcess:
@@ -149,7 +148,7 @@ class LookUpProcess:
         executing = asyncio.ensure_future(child.start(self._command))
         try:
             await asyncio.shield(executing)
-            child.configure(self._configuration, self._limits.start_s)
+            child.configure(self._configuration, START_S)
             if not await child.is_configured:
                 return None
         except OSError as error:
@@ -187,7 +186,8 @@ class LookUpProcess:
     def _pause_s(self) -> float:
         # Bound the exponent: a large power of two overflows a float.
         exponent = min(self._failures - 1, 30)
-        return min(self._limits.restart_s * 2.0**exponent, self._limits.restart_s_max)
+        first_s, longest_s = self._limits.pauses_s
+        return min(first_s * 2.0**exponent, longest_s)
 
     def _unavailable(self) -> Unavailable:
         wait_s = self._starts_at_s - asyncio.get_running_loop().time()

@@ -160,13 +160,9 @@ class ApacheBroker:
             RequestCode.END_TRANSACTION, header, timeout_s=min(left_s, REQUEST_S)
         )
         if answer.code == ResponseCode.ILLEGAL_OPERATION:
-            raise Unavailable(
-                "decision_late",
-                "check_after_s is over, so that broker decides by a check, which follows",
-                resolution=resolution.value,
-                transaction_id=held.transaction_id,
-                address=self._address,
-            )
+            text = "check_after_s is over, so that broker decides by a check, which follows"
+            facts = {"transaction_id": held.transaction_id, "address": self._address}
+            raise Unavailable("decision_late", text, resolution=resolution.value, **facts)
         refuse_unless_done(answer)
         return FinalDecision(state=_STATES[resolution])
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from functools import partial
 
 from escrowmq.client.network.native_calls import NativeCalls
 from escrowmq.model.errors import EscrowError
 from escrowmq.model.event_log import event_log
+from escrowmq.pipeline.service.lanes import beside
 from escrowmq.pipeline.settle.round_progress import RoundProgress
 from escrowmq.protocol.native.pipeline_headers import HEARTBEAT_S, HeartbeatHeader
 from escrowmq.protocol.native.requests import NativeCode
@@ -22,19 +23,17 @@ ANSWER_S = 3.0
 _THREADS_MAX = 8
 
 
-@contextmanager
 def heartbeats(
     brokers: Sequence[str], progress: RoundProgress, *, round_ms_max: int
-) -> Iterator[None]:
-    """Send heartbeats inside this block, and a last one at its end."""
-    ending = threading.Event()
+) -> AbstractContextManager[None]:
+    """Send heartbeats inside a ``with`` block, and a last one at its end."""
 
     def send_all(*, is_last: bool) -> None:
         with ThreadPoolExecutor(_THREADS_MAX, thread_name_prefix="heartbeat") as threads:
             send = partial(_send, progress=progress, round_ms_max=round_ms_max, is_last=is_last)
             list(threads.map(send, brokers))
 
-    def run() -> None:
+    def run(ending: threading.Event) -> None:
         while not ending.is_set():
             try:
                 send_all(is_last=False)
@@ -43,13 +42,7 @@ def heartbeats(
             ending.wait(HEARTBEAT_S)
         send_all(is_last=True)
 
-    thread = threading.Thread(target=run, name="heartbeats", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ending.set()
-        thread.join(3 * ANSWER_S)
+    return beside("heartbeats", run, stop_s_max=3 * ANSWER_S)
 
 
 def _send(broker: str, *, progress: RoundProgress, round_ms_max: int, is_last: bool) -> None:

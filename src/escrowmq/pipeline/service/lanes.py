@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 
@@ -41,3 +42,18 @@ class WorkerThread:
             except Exception as error:  # noqa: BLE001 -- the listener gets it
                 done = WorkDone(name, error=error)
             self._listener(done)
+
+
+@contextmanager
+def beside(
+    name: str, work: Callable[[threading.Event], None], *, stop_s_max: float
+) -> Iterator[None]:
+    """Run the work in a thread of its own; at the end of the block, set its event and wait."""
+    ending = threading.Event()
+    thread = threading.Thread(target=work, args=(ending,), name=name, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ending.set()
+        thread.join(stop_s_max)

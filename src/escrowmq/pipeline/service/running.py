@@ -8,7 +8,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +20,7 @@ from escrowmq.pipeline.config import OFF, PipelineConfig, Places, is_local
 from escrowmq.pipeline.priority import step_back
 from escrowmq.pipeline.service.heartbeats import heartbeats
 from escrowmq.pipeline.service.jobs import SparkJobs, java_of
+from escrowmq.pipeline.service.lanes import beside
 from escrowmq.pipeline.service.pages import StatusServer
 from escrowmq.pipeline.service.service import EXIT_SPARK_DIED, PipelineService
 from escrowmq.pipeline.spark.scratch import scratch_in
@@ -129,12 +130,10 @@ def _on_end(process: subprocess.Popen[bytes], tell: Callable[[], None]) -> None:
     threading.Thread(target=wait, name="java", daemon=True).start()
 
 
-@contextmanager
-def _training(cache: Path) -> Iterator[None]:
+def _training(cache: Path) -> AbstractContextManager[None]:
     """Make the start cache some time after the start, if there is none."""
-    ending = threading.Event()
 
-    def train() -> None:
+    def train(ending: threading.Event) -> None:
         if ending.wait(TRAIN_AFTER_S):
             return
         command = training_command(cache)
@@ -153,10 +152,4 @@ def _training(cache: Path) -> Iterator[None]:
                     os.killpg(process.pid, signal.SIGKILL)
         log.info("start_cache_trained", extra={"exit_code": process.returncode})
 
-    thread = threading.Thread(target=train, name="training", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ending.set()
-        thread.join(STOP_S_MAX)
+    return beside("training", train, stop_s_max=STOP_S_MAX)
