@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from escrowmq.broker.checks.look_up_process import LookUpLimits, LookUpProcess
+from escrowmq.broker.checks import look_up_process
+from escrowmq.broker.checks.look_up_process import LookUpProcess
 from escrowmq.model.errors import RequestRefused, Unavailable
 from tests.unit.broker.look_up_runs import (
     COMMAND,
@@ -99,10 +100,11 @@ def test_an_answer_with_other_rows_than_its_request_is_garbage() -> None:
     run(work())
 
 
-def test_a_process_that_never_gets_ready_is_killed() -> None:
+def test_a_process_that_never_gets_ready_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(look_up_process, "START_S", 0.05)
+
     async def work() -> None:
-        limits = LookUpLimits(start_s=0.05)
-        process = LookUpProcess((sys.executable, "-c", "input()"), {}, limits)
+        process = LookUpProcess((sys.executable, "-c", "input()"), {})
         await process.start()
         assert "does not start" in str(await failure(process.known()))
         await process.stop()

@@ -161,8 +161,8 @@ class ApacheBroker:
         )
         if answer.code == ResponseCode.ILLEGAL_OPERATION:
             text = "check_after_s is over, so that broker decides by a check, which follows"
-            facts = {"transaction_id": held.transaction_id, "address": self._address}
-            raise Unavailable("decision_late", text, resolution=resolution.value, **facts)
+            said, key = resolution.value, held.transaction_id
+            raise Unavailable("decision_late", text, resolution=said, transaction_id=key)
         refuse_unless_done(answer)
         return FinalDecision(state=_STATES[resolution])
 
