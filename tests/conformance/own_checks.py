@@ -36,6 +36,8 @@ _ENDED = {
 class ToldLedger:
     """A look-up process whose ledger always gives the same answer."""
 
+    names = ("shop",)
+
     def __init__(self) -> None:
         self.outcome = LedgerOutcome.UNKNOWN
 

@@ -33,6 +33,8 @@ from tests.unit.broker.wire import COMMIT, END, ROLLBACK, UNKNOWN, Peer, eventua
 
 HOUR_MS = 3_600_000
 GROUPS = ("pay", "ship")
+GONE = "gone"
+"""A group whose producers never come back: only time ends its transactions."""
 POLICY = CheckPolicy(
     checked_by="auto", checks_max=4, check_budget_per_group=5, park_after_ms=900_000
 )
@@ -89,9 +91,9 @@ class CheckedHour:
             (4.0, self._producers_answer),
             (1.5, self._late_answer),
             (3.0, self._pipeline_round),
-            (0.4, self._pipeline_comes_or_goes),
+            (0.8, self._pipeline_comes_or_goes),
             (0.5, self._pipeline_reports),
-            (1.0, self._operator_acts),
+            (3.0, self._operator_acts),
             (3.0, self._broker_round),
             (0.3, self._database_comes_or_goes),
         ]
@@ -129,7 +131,7 @@ class CheckedHour:
     # Transactions.
 
     async def _hold(self) -> None:
-        group, number = self.rng.choice(GROUPS), len(self.deals)
+        group, number = self.rng.choice((*GROUPS, GONE)), len(self.deals)
         transaction_id, rows = f"t{number}", [sent()] * self.rng.choice((1, 1, 3))
         has_ledger = self.rng.random() < 0.4
         fields = {"ledger": self.shop.uuid, "allowed_ms": ALLOWED_MS} if has_ledger else {}
@@ -213,7 +215,7 @@ class CheckedHour:
             await self.pipeline.beat()
 
     async def _pipeline_comes_or_goes(self) -> None:
-        """A pipeline that vanishes may still send the verdicts of its last round."""
+        """A pipeline that vanishes may send the verdicts of its last round, even much later."""
         self.is_attached = not self.is_attached
         if not self.is_attached and self.rng.random() < 0.5:
             await self.pipeline.beat(is_last=True)

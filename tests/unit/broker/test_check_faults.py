@@ -17,6 +17,7 @@ import pytest
 
 from escrowmq.broker.checks import ledger_passes, look_up_process
 from escrowmq.broker.checks.look_up_process import LookUpLimits, LookUpProcess
+from escrowmq.broker.native.status import status
 from escrowmq.broker.server import Server
 from escrowmq.client.ledger.janitor import Confirmed
 from escrowmq.client.ledger.table import SqlLedger
@@ -306,11 +307,28 @@ async def test_a_look_up_process_that_hangs_in_a_pass_delays_no_producer_and_is_
         assert process.pid not in (None, victim)
 
 
+async def test_a_look_up_process_that_cannot_run_shows_its_ledgers_as_unreachable(
+    tmp_path: Path, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with looking(tmp_path / "data", shop=shop.url) as server:
+        peer = await Peer.to(server.broker_address)
+        await hold_in(peer, shop, "t1")
+        process: Any = passes(server).process
+        assert status(server.broker).undecided_without_ledger == 0
+        monkeypatch.setattr(process, "_command", ("/no/such/program",))
+        os.kill(process.pid, signal.SIGKILL)
+        await eventually(lambda: status(server.broker).undecided_without_ledger == 1)
+        (row,) = status(server.broker).ledgers
+        assert (row.name, row.uuid, row.is_reachable) == ("shop", shop.uuid, False)
+        assert row.error == "look_up_failed"
+
+
 class FirstFails:
     """A look-up process that fails the first request while it works on the second."""
 
     def __init__(self, process: LookUpProcess) -> None:
         self._process = process
+        self.names = process.names
         self._is_second = asyncio.Event()
         self.asked = 0
         self.canceled = 0

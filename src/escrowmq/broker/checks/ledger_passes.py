@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -21,12 +21,13 @@ from escrowmq.broker.state.ledger_reports import LedgerReports
 from escrowmq.broker.write.broker_clock import BrokerClock
 from escrowmq.broker.write.questions import ask_between
 from escrowmq.broker.write.writer import Writer
-from escrowmq.model.errors import EscrowError
+from escrowmq.model.errors import EscrowError, Unavailable
 from escrowmq.model.event_log import event_log
 from escrowmq.model.ledger_outcome import LedgerOutcome
 from escrowmq.model.lineage import Sight
 from escrowmq.model.log_limit import LogLimit
 from escrowmq.protocol.look_up.messages import ROWS_MAX, Known, LookUpAnswer, LookUpRequest
+from escrowmq.protocol.native.ledgers import LedgerReportRow
 from escrowmq.store.disk.rows import Rows
 from escrowmq.store.reading.identities import identities
 from escrowmq.store.store import Store
@@ -52,6 +53,10 @@ LOST_ID = "transaction_id_lost"
 
 class LookUpPort(Protocol):
     """The look-up process."""
+
+    @property
+    def names(self) -> Collection[str]:
+        """Names of the configured ledgers."""
 
     async def known(self) -> Known:
         """Ask every configured database which ledger it has."""
@@ -116,13 +121,30 @@ class LedgerPasses:
 
     async def probe(self) -> None:
         """Ask the databases which ledgers they have, and show the answers."""
-        known = await self.process.known()
-        self._known = known
-        self.reports.put_own(
-            [one.report for one in known.ledgers],
-            now_ms=self.clock.monotonic_ms(),
-            valid_for_ms=PROBED_FOR_MS,
-        )
+        try:
+            self._known = await self.process.known()
+        except Unavailable as error:
+            self._show(self._unreachable(error))
+            raise
+        self._show([one.report for one in self._known.ledgers])
+
+    def _show(self, rows: Sequence[LedgerReportRow]) -> None:
+        now_ms = self.clock.monotonic_ms()
+        self.reports.put_own(rows, now_ms=now_ms, valid_for_ms=PROBED_FOR_MS)
+
+    def _unreachable(self, error: Unavailable) -> list[LedgerReportRow]:
+        """Return the configured ledgers as unreachable, because the look-up process fails."""
+        known = {} if self._known is None else {one.report.name: one for one in self._known.ledgers}
+        return [
+            LedgerReportRow(
+                name=name,
+                uuid=known[name].report.uuid if name in known else "",
+                error=error.code,
+                error_text=str(error),
+                failed_ago_ms=0,
+            )
+            for name in self.process.names
+        ]
 
     def look_up(self, ledger: str, due: DueInLedger) -> None:
         """Start a pass over these transactions, unless one is under way or the ledger rests."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from escrowmq.broker.checks.look_up_child import LookUpChild
@@ -79,6 +79,11 @@ class LookUpProcess:
     def pid(self) -> int | None:
         """The process id; None if no process runs."""
         return None if self._child is None else self._child.pid
+
+    @property
+    def names(self) -> Collection[str]:
+        """Names of the configured ledgers."""
+        return self._configuration.ledgers.keys()
 
     async def start(self) -> None:
         """Allow requests. The first one starts the process."""

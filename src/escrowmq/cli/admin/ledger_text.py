@@ -34,6 +34,7 @@ _ADVICE = {
         "start the database, or correct the url of [ledger.{name}]; escrowmq doctor tries it from "
         "this machine"
     ),
+    "look_up_failed": "the broker's look-up process fails: the broker's log says why",
     "ledger_missing": (
         "restore the ledger's tables, or correct the url of [ledger.{name}]; if there was no "
         "ledger so far: escrowmq ledger migrate {name} --create"
