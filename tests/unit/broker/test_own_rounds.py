@@ -260,6 +260,11 @@ async def test_a_stopping_pipeline_hands_over_at_once(tmp_path: Path) -> None:
         peer = await producer(server, "p")
         assert await beat(peer) == "pipeline"
         assert await beat(peer, is_last=True) == "broker"
+        clock_of(server).advance(ms=10 * MINUTE_MS)
+        assert (await status(server)).pipeline_away_since_ms == 0
+        await beat(peer)
+        clock_of(server).advance(ms=10 * MINUTE_MS)
+        assert (await status(server)).pipeline_away_since_ms > 0
 
 
 async def test_a_pipeline_whose_rounds_fail_does_not_lead(tmp_path: Path) -> None:

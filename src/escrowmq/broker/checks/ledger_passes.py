@@ -205,9 +205,8 @@ class LedgerPasses:
     ) -> list[tuple[LedgerOutcome, str]]:
         fault = "" if self._known is None else self._known.faults.get(ledger, "")
         known = [at for at, one in enumerate(ids) if one is not None]
-        found: list[tuple[LedgerOutcome, str]] = [(LedgerOutcome.UNKNOWN, fault or LOST_ID)] * len(
-            ids
-        )
+        unknown = LedgerOutcome.UNKNOWN, fault or LOST_ID
+        found: list[tuple[LedgerOutcome, str]] = [unknown] * len(ids)
         if fault or not known:
             return found
         heads = due.heads[known]

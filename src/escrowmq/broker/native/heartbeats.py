@@ -27,5 +27,6 @@ class PipelineHeartbeats:
     def hear(self, call: Call[HeartbeatHeader]) -> None:
         """Take a heartbeat, and answer which process checks now."""
         self.signs.heartbeat_at_ms = self.clock.monotonic_ms()
+        self.signs.has_left = call.header.is_last
         self.life.put(call.header, now_ms=self.signs.heartbeat_at_ms)
         call.answer(checker=self.leadership.look().value)

@@ -142,9 +142,13 @@ class PipelineSigns:
     verdict_at_ms: int | None = None
     awaited_at_ms: int | None = None
     heartbeat_at_ms: int | None = None
+    #: Whether the last heartbeat said that the pipeline stops.
+    has_left: bool = False
 
     @property
     def last_at_ms(self) -> int | None:
-        """When the pipeline last did any of these."""
+        """When the pipeline last did any of these; None if it has stopped since."""
+        if self.has_left:
+            return None
         times = (self.verdict_at_ms, self.awaited_at_ms, self.heartbeat_at_ms)
         return max((at_ms for at_ms in times if at_ms is not None), default=None)
