@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -117,7 +118,9 @@ class LedgerPasses:
         """Probe the databases every few seconds, and every second until they were probed once."""
         if self._known is None or self._loop.time() >= self._probes_at:
             self._probes_at = self._loop.time() + PROBE_S
-            await self.probe()
+            # The look-up process logs why it fails, and the ledgers are shown as unreachable.
+            with suppress(Unavailable):
+                await self.probe()
 
     async def probe(self) -> None:
         """Ask the databases which ledgers they have, and show the answers."""
@@ -140,7 +143,7 @@ class LedgerPasses:
                 name=name,
                 uuid=known[name].report.uuid if name in known else "",
                 error=error.code,
-                error_text=str(error),
+                error_text=error.message,
                 failed_ago_ms=0,
             )
             for name in self.process.names

@@ -13,6 +13,9 @@ from escrowmq.protocol.native.pipeline_headers import HeartbeatHeader
 PIPELINES_MAX = 16
 """Pipelines whose heartbeats are kept; the broker forgets the one that it heard least recently."""
 
+ROUND_MS_MAX = 24 * 3_600_000
+"""Longest limit of a round, whatever its pipeline says."""
+
 SILENT_MS_MAX = 15_000
 """A pipeline is away once it has missed three heartbeats in a row."""
 
@@ -44,7 +47,7 @@ class PipelineLife:
             heard_at_ms=now_ms,
             round_ended_at_ms=None if ended is None else now_ms - max(ended, 0),
             round_ends_by_ms=(
-                None if running is None else now_ms + max(header.round_ms_max - running, 0)
+                None if running is None else now_ms + _left_ms(running, header.round_ms_max)
             ),
         )
         if len(self._heard) > PIPELINES_MAX:
@@ -62,6 +65,11 @@ class PipelineLife:
             for one in self._heard.values()
             if now_ms - one.heard_at_ms <= SILENT_MS_MAX
         )
+
+
+def _left_ms(running_ms: int, limit_ms: int) -> int:
+    """Return how much longer a round is within its limit."""
+    return max(min(limit_ms, ROUND_MS_MAX) - max(running_ms, 0), 0)
 
 
 def _works(one: _Heartbeat, now_ms: int, due_since_ms: int | None, patience_ms: int) -> bool:
