@@ -22,9 +22,9 @@ from tests.unit.broker.look_up_runs import (
     PATIENT,
     Factory,
     SkippingLoop,
-    childless,
     failure,
     look_up_request,
+    reaped,
     restarted,
     run,
 )
@@ -106,8 +106,9 @@ def test_a_stop_fails_what_is_outstanding(urls: dict[str, str], factory: Factory
         process = LookUpProcess(COMMAND, urls, PATIENT)
         await process.start()
         await process.known()
-        assert process.pid is not None
-        os.kill(process.pid, signal.SIGSTOP)
+        pid = process.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
         asked = asyncio.ensure_future(process.known())
         await asyncio.sleep(0)
         stopping = asyncio.ensure_future(process.stop())
@@ -115,7 +116,7 @@ def test_a_stop_fails_what_is_outstanding(urls: dict[str, str], factory: Factory
         # A process that hangs would be killed after a while; a canceled stop kills it at once.
         stopping.cancel()
         await asyncio.wait([stopping])
-        await childless()
+        await reaped(pid)
         await asyncio.wait(asyncio.all_tasks() - {asyncio.current_task()})
 
     run(work(), factory)
