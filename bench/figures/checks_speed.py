@@ -131,8 +131,10 @@ def memory() -> None:
 def resident(broker: Served) -> int:
     """Return the resident bytes of a broker and its children."""
     pid = broker.process.pid
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return sum(usage(one).resident_bytes for one in (pid, *map(int, children)))
+    # A child belongs to the thread that started it.
+    lists = [task / "children" for task in Path(f"/proc/{pid}/task").iterdir()]
+    children = {int(child) for one in lists for child in one.read_text().split()}
+    return sum(usage(one).resident_bytes for one in (pid, *children))
 
 
 def status(broker: Served) -> StatusAnswer:
