@@ -1,4 +1,4 @@
-"""What is known about each configured ledger: last success, last error, whether reachable now.
+"""State of each configured ledger: last success, last error, whether it is reachable now.
 
 Probes and look-ups both write here. The pipeline reports it to its brokers after each round, and
 the look-up process reports it to its broker with each probe.

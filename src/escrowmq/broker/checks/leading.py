@@ -35,7 +35,7 @@ class Checker(StrEnum):
 
 @dataclass(eq=False)
 class Leadership:
-    """Who checks, and since when."""
+    """The process that checks, and since when it does."""
 
     policy: CheckPolicy
     clock: BrokerClock

@@ -29,7 +29,7 @@ class SettingName:
     value: ValueReader
     #: RocketMQ's default, as in a file; it depends on the version where a text says so.
     default: str
-    #: What is different here, or what to check.
+    #: A difference from RocketMQ, or a value that the operator should review.
     note: str = ""
     #: A limit of ours that must be at least as high as this setting, and is raised with it.
     raises: str = ""

@@ -11,6 +11,7 @@ from functools import partial
 from escrowmq.client.network.native_calls import NativeCalls
 from escrowmq.model.errors import EscrowError
 from escrowmq.model.event_log import event_log
+from escrowmq.model.log_limit import LogLimit
 from escrowmq.pipeline.service.lanes import beside
 from escrowmq.pipeline.settle.round_progress import RoundProgress
 from escrowmq.protocol.native.pipeline_headers import HEARTBEAT_S, HeartbeatHeader
@@ -27,20 +28,24 @@ def heartbeats(
     brokers: Sequence[str], progress: RoundProgress, *, round_ms_max: int
 ) -> AbstractContextManager[None]:
     """Send heartbeats inside a ``with`` block, and a last one at its end."""
+    limit = LogLimit(log, burst=1, window_s=60.0)
 
     def send_all(*, is_last: bool) -> None:
         with ThreadPoolExecutor(_THREADS_MAX, thread_name_prefix="heartbeat") as threads:
             send = partial(_send, progress=progress, round_ms_max=round_ms_max, is_last=is_last)
             list(threads.map(send, brokers))
 
+    def try_all(*, is_last: bool) -> None:
+        try:
+            send_all(is_last=is_last)
+        except Exception as error:  # noqa: BLE001 -- the next heartbeat must follow; the log tells
+            limit.warning("heartbeat_failed", "", {"why": repr(error), "brokers": len(brokers)})
+
     def run(ending: threading.Event) -> None:
         while not ending.is_set():
-            try:
-                send_all(is_last=False)
-            except Exception:
-                log.exception("heartbeat_failed", extra={"brokers": len(brokers)})
+            try_all(is_last=False)
             ending.wait(HEARTBEAT_S)
-        send_all(is_last=True)
+        try_all(is_last=True)
 
     return beside("heartbeats", run, stop_s_max=3 * ANSWER_S)
 
