@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import statistics
-import subprocess
-import sys
 from itertools import count
 
 import psycopg
 
 from bench.figures.checks_speed import status, until
-from bench.figures.common import report, scratch
+from bench.figures.common import scratch
+from bench.figures.loaded_latency import load, report_ratios
 from bench.figures.settle_fill import GROUP, answering, make_ledger, postgres
 from escrowmq.client.network.native_calls import NativeCalls
 from escrowmq.protocol.native.headers import HoldManyHeader
@@ -46,27 +43,7 @@ def latency() -> None:
                 hold(broker, url, uuid)
                 pairs.append((alone, load(broker, MEASURED_S, top * PART)))
                 until(lambda: not status(broker).undecided)
-        for name in ("p50", "p99"):
-            ratios = [along[f"{name}_ms"] / alone[f"{name}_ms"] for alone, along in pairs]
-            report(
-                f"checks_{name}_ratio",
-                statistics.median(ratios),
-                "x",
-                wanted="<= 1.3" if name == "p99" else "reported only",
-                alone_ms=[round(alone[f"{name}_ms"], 3) for alone, _ in pairs],
-                beside_ms=[round(along[f"{name}_ms"], 3) for _, along in pairs],
-                rate_per_s=round(top * PART),
-            )
-
-
-def load(broker: Served, seconds: float, rate: float) -> dict[str, float]:
-    """Run the load generator; return its figures."""
-    command = [sys.executable, "-m", "bench.figures.transaction_load", broker.address]
-    done = subprocess.run(  # noqa: S603 - ours
-        [*command, str(seconds), str(rate), "0"], check=True, capture_output=True, text=True
-    )
-    told: dict[str, float] = json.loads(done.stdout)
-    return told
+        report_ratios("checks", pairs, wanted="p99 <= 1.3", rate_per_s=round(top * PART))
 
 
 def hold(broker: Served, url: str, uuid: str) -> None:

@@ -22,7 +22,8 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]  # it has no type s
 from bench.figures.common import report, scratch
 from bench.figures.cpu import CpuTimes
 from bench.figures.filled import fill
-from bench.pipeline.beside import load, pipeline
+from bench.figures.loaded_latency import load
+from bench.pipeline.beside import UNDECIDED, pipeline
 from bench.pipeline.idle import rest
 from bench.pipeline.source import name_topic
 from escrowmq.pipeline.archive.archiving import archive_once
@@ -55,10 +56,10 @@ def under_load(path: Path) -> None:
     """Report how old messages are when the lake has them."""
     lake = Lake(path / "pipeline" / "lake")
     with served(path) as broker, pipeline(path / "pipeline", broker, path / "cache"):
-        load(broker, WARM_UP_S, RATE)
+        load(broker, WARM_UP_S, RATE, undecided=UNDECIDED)
         since_ms = time.time_ns() // 1_000_000
         before = archived(lake)
-        told = load(broker, MEASURED_S, RATE)
+        told = load(broker, MEASURED_S, RATE, undecided=UNDECIDED)
         until_s = time.monotonic() + ARCHIVED_S_MAX
         while archived(lake) < visible(broker) and time.monotonic() < until_s:
             rest(0.5)

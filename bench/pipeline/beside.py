@@ -8,9 +8,7 @@ lake. CACHE_DIR keeps Spark's start-up files from run to run.
 
 from __future__ import annotations
 
-import json
 import re
-import statistics
 import subprocess
 import sys
 import time
@@ -18,7 +16,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench.figures.common import report, scratch
+from bench.figures.common import scratch
+from bench.figures.loaded_latency import load, report_ratios
 from bench.pipeline.idle import status, train, until
 from tests.fuzz.served import Served, served
 
@@ -45,36 +44,22 @@ def main(arguments: list[str]) -> None:
         pairs = []
         runs: dict[str, list[int]] = {"settle": [], "archive": []}
         for _ in range(ROUNDS):
-            alone = load(broker, MEASURED_S, rate)
+            alone = load(broker, MEASURED_S, rate, undecided=UNDECIDED)
             with pipeline(path / "pipeline", broker, cache) as places:
-                load(broker, WARM_UP_S, rate)
+                load(broker, WARM_UP_S, rate, undecided=UNDECIDED)
                 before = status(places)
-                pairs.append((alone, load(broker, MEASURED_S, rate)))
+                pairs.append((alone, load(broker, MEASURED_S, rate, undecided=UNDECIDED)))
                 after = status(places)
                 for kind, counts in runs.items():
                     counts.append(after[kind]["runs"] - before[kind]["runs"])
-        for name in ("p50", "p99"):
-            ratios = [along[f"{name}_ms"] / alone[f"{name}_ms"] for alone, along in pairs]
-            report(
-                f"broker_{name}_ratio",
-                statistics.median(ratios),
-                "x",
-                alone_ms=[round(alone[f"{name}_ms"], 3) for alone, _ in pairs],
-                beside_ms=[round(along[f"{name}_ms"], 3) for _, along in pairs],
-                top_per_s=round(top),
-                rate_per_s=round(rate),
-                settle_runs=runs["settle"],
-                archive_runs=runs["archive"],
-            )
-
-
-def load(broker: Served, seconds: float, rate: float) -> dict[str, float]:
-    """Run the load generator; return its figures."""
-    command = [sys.executable, "-m", "bench.figures.transaction_load", broker.address]
-    command += [str(seconds), str(rate), str(UNDECIDED if rate else 0)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603 - ours
-    told: dict[str, float] = json.loads(done.stdout)
-    return told
+        report_ratios(
+            "broker",
+            pairs,
+            top_per_s=round(top),
+            rate_per_s=round(rate),
+            settle_runs=runs["settle"],
+            archive_runs=runs["archive"],
+        )
 
 
 @contextmanager

@@ -22,7 +22,7 @@ class MetaFound(msgspec.Struct, frozen=True, kw_only=True):
 
     #: There was no file.
     is_new: bool = False
-    #: What is wrong with it, if anything is.
+    #: Why the file cannot be used; empty if it can.
     damage: str = ""
     #: Where the damaged file is now, or a copy of it.
     aside: str = ""

@@ -102,7 +102,7 @@ class QueueSpan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hits(msgspec.Struct, kw_only=True):
-    """What is lost with the bad ranges of the log, as far as intact bytes tell."""
+    """The loss in the bad ranges of the log, as far as intact bytes tell."""
 
     #: Half offsets whose message is in a bad range.
     halves: list[NumberSpan] = []

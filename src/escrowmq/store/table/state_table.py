@@ -58,7 +58,7 @@ class LogReaders(msgspec.Struct, frozen=True):
     identity: Callable[[Half], tuple[str, int]]
     #: Whether a stored half holds this message.
     holds: Callable[[Half, SentMessage], bool]
-    #: Who decided in the frame at this offset, and when.
+    #: Return the client that decided in the frame at this offset, and when it did.
     decision: Callable[[int], tuple[str, int]]
 
 
