@@ -8,8 +8,7 @@ import errno
 import pytest
 
 from escrowmq.broker.config import WriterConfig
-from escrowmq.broker.write import bulk, questions
-from escrowmq.broker.write import writer as writer_module
+from escrowmq.broker.write import bulk, pace, questions
 from escrowmq.broker.write.bulk import Bulk, Ends
 from escrowmq.broker.write.writer import Writer
 from escrowmq.model.errors import OutcomeUnknown, Unavailable
@@ -108,7 +107,7 @@ async def test_beside_somebody_who_sends_questions_rest(monkeypatch: pytest.Monk
     # The second question rests, and the batches do not wait for it.
     assert seen == ["before"]
     # The writer now believes that no client is sending.
-    monkeypatch.setattr(writer_module, "IN_USE_S", 0)
+    monkeypatch.setattr(pace, "IN_USE_S", 0)
     writer.between(lambda: seen.append("after"))
     writer._questions._end_rest()
     await writer.close()

@@ -8,7 +8,7 @@ import pytest
 
 from escrowmq.broker.checks import checking
 from escrowmq.broker.net import taking
-from escrowmq.broker.write import writer
+from escrowmq.broker.write import pace
 from escrowmq.protocol.message.properties import parse_properties
 from escrowmq.protocol.remoting.send_headers import (
     CheckTransactionHeader,
@@ -224,7 +224,7 @@ async def test_there_is_a_limit_to_how_many_are_asked_about_at_a_time(
 async def test_while_clients_send_only_some_are_asked_before_a_rest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer, "IN_USE_S", 60)
+    monkeypatch.setattr(pace, "IN_USE_S", 60)
     monkeypatch.setattr(checking, "REST_BESIDE", 1e9)
     async with serving(tmp_path) as server:
         peer = await producer(server, "p")

@@ -16,7 +16,9 @@ import pytest
 from escrowmq.broker.checks import ledger_passes
 from escrowmq.broker.checks.ledger_passes import LedgerPasses
 from escrowmq.broker.server import Server
+from escrowmq.broker.write import pace
 from escrowmq.client.ledger.table import SqlLedger
+from escrowmq.protocol.look_up.messages import LookUpAnswer, LookUpRequest
 from escrowmq.protocol.native.headers import HoldManyHeader
 from escrowmq.protocol.native.ledgers import LedgerReportRow, ReportLedgersHeader
 from escrowmq.protocol.native.pipeline_headers import HeartbeatHeader
@@ -132,7 +134,26 @@ async def test_an_absent_row_is_fenced_only_past_its_deadline(tmp_path: Path) ->
         assert not await was_asked(peer)
 
 
-async def test_many_are_looked_up_as_a_set(tmp_path: Path) -> None:
+def request_sizes(server: Server, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that gets the size of each request to the look-up process."""
+    sizes: list[int] = []
+    process = passes(server).process
+    look_up = process.look_up
+
+    async def noted(request: LookUpRequest) -> LookUpAnswer:
+        sizes.append(len(request.transaction_ids))
+        return await look_up(request)
+
+    monkeypatch.setattr(process, "look_up", noted)
+    return sizes
+
+
+@pytest.mark.parametrize(("in_use_s", "at_once"), [(0, 4_000), (60, 250)])
+async def test_many_are_looked_up_as_a_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_use_s: float, at_once: int
+) -> None:
+    monkeypatch.setattr(pace, "IN_USE_S", in_use_s)
+    monkeypatch.setattr(ledger_passes, "REST_BESIDE", 0)
     shop = Shop.create(tmp_path / "shop.db")
     count = 9_000
     async with looking(tmp_path / "data", shop=shop.url) as server:
@@ -142,8 +163,10 @@ async def test_many_are_looked_up_as_a_set(tmp_path: Path) -> None:
             rows = [sent_in(f"t{at + number}") for number in range(3_000)]
             await ask(peer, NativeCode.HOLD_MANY, header, rows)
         shop.commit(*(f"t{number}" for number in range(0, count, 2)))
+        sizes = request_sizes(server, monkeypatch)
         clock_of(server).advance(ms=OVERDUE_MS)
         await settled(server)
+        assert max(sizes) == at_once
         assert passes(server).did["committed"] == passes(server).did["rolled_back"] == count // 2
         assert len(visible(server)) > 0
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from escrowmq.broker.native import calls, reading
-from escrowmq.broker.write import writer
+from escrowmq.broker.write import pace
 from escrowmq.model.errors import ProtocolViolation, RequestRefused
 from escrowmq.protocol.message.properties import tags_code
 from escrowmq.protocol.message.stored_message import (
@@ -86,7 +86,7 @@ async def test_nobody_can_ask_for_too_many_bytes(
     async with serving(tmp_path) as server:
         peer = await Peer.to(server.broker_address)
         await ask(peer, NativeCode.SEND_MANY, rows=[sent(b"1"), sent(b"2")])
-        monkeypatch.setattr(writer, "IN_USE_S", 0)
+        monkeypatch.setattr(pace, "IN_USE_S", 0)
         assert len(stored(await read(peer, bytes_max=2**31 - 1))) == 2
         monkeypatch.setattr(reading, "READ_BYTES_MAX", 10)
         assert len(stored(await read(peer, bytes_max=2**31 - 1))) == 1
@@ -95,7 +95,7 @@ async def test_nobody_can_ask_for_too_many_bytes(
 async def test_beside_somebody_who_sends_answers_are_small(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer, "IN_USE_S", 3_600)
+    monkeypatch.setattr(pace, "IN_USE_S", 3_600)
     monkeypatch.setattr(reading, "STORED_BYTES_BESIDE", 10)
     monkeypatch.setattr(calls, "PAGE_ROWS_BESIDE", 3)
     async with serving(tmp_path) as server:

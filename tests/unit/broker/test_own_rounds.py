@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from escrowmq.broker.checks import rounds
 from escrowmq.broker.server import Server
+from escrowmq.broker.write import pace
 from escrowmq.protocol.message.message_views import PARKED_TOPIC
 from escrowmq.protocol.message.stored_message import decode
 from escrowmq.protocol.native.headers import HoldManyHeader, StatusAnswer
@@ -95,6 +97,21 @@ async def test_a_broker_alone_asks_the_producer(tmp_path: Path, checked_by: str)
         assert [one.body for one in visible(server)] == [b"paid"]
         told = await status(server)
         assert (told.checker, told.checked_by, told.round_error) == ("broker", checked_by, "")
+
+
+async def test_while_clients_send_a_round_asks_in_small_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pace, "IN_USE_S", 60)
+    monkeypatch.setattr(rounds, "VERDICTS_BESIDE", 2)
+    async with serving(tmp_path, policy={"checked_by": "broker"}) as server:
+        peer = await producer(server, "p")
+        for number in range(5):
+            await peer.ask(SEND, half(f"t{number}"), b"x")
+        await after(server, POLICY.check_after_ms)
+        asked = [(await check(peer))[0].half_offset for _ in range(5)]
+        assert asked == list(range(5))
+        assert server.broker.rounds.last.did["asked"] == 5
 
 
 async def test_without_a_call_the_broker_looks_by_itself(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from escrowmq.broker.checks import checking
 from escrowmq.broker.server import Server
-from escrowmq.broker.write import writer
+from escrowmq.broker.write import pace
 from escrowmq.model.verdict_outcome import VerdictOutcome
 from escrowmq.protocol.remoting.codes import ResponseCode
 from escrowmq.store.table.undecided import prepared_by_origin
@@ -86,7 +86,7 @@ async def test_an_answer_decides_and_unknown_is_kept_for_the_record(tmp_path: Pa
 async def test_a_commit_that_comes_before_the_check_is_sent_makes_it_stale(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer, "IN_USE_S", 60)
+    monkeypatch.setattr(pace, "IN_USE_S", 60)
     monkeypatch.setattr(checking, "SLICE_BESIDE", 0)
     async with serving(tmp_path) as server:
         peer = await producer(server, "p")

@@ -64,8 +64,8 @@ ASKED_MAX = 4_096
 SLICE_MAX = 32
 SLICE_BYTES_MAX = 1024 * 1024
 """Back-checks, and their bytes, that are sent in one turn of the event loop."""
-SLICE_BESIDE = 4
-REST_BESIDE = 4
+SLICE_BESIDE = 8
+REST_BESIDE = 32
 """While clients send messages, the size of a slice, and the pause after it as a multiple of the
 time that the slice took. Without the pause, all answers would come at once."""
 TRIES_MAX = 3
@@ -259,10 +259,10 @@ class Checking:
             self._loop.call_soon(self._send_slice)
 
     def _send_slice(self) -> None:
-        is_beside_senders = self.writer.is_in_use
+        pace = self.writer.pace
         began = perf_counter()
         room_bytes = SLICE_BYTES_MAX
-        for _ in range(SLICE_BESIDE if is_beside_senders else SLICE_MAX):
+        for _ in range(SLICE_BESIDE if pace.is_in_use else SLICE_MAX):
             if not self._line or room_bytes <= 0:
                 break
             ask = self._line.popleft()
@@ -273,8 +273,9 @@ class Checking:
                 self._end(ask, VerdictOutcome.REFUSED)
         self._is_scheduled = bool(self._line)
         if self._is_scheduled:
-            rest_s = REST_BESIDE * (perf_counter() - began) if is_beside_senders else 0
-            self._loop.call_later(rest_s, self._send_slice)
+            self._loop.call_later(
+                pace.rest_s(REST_BESIDE * (perf_counter() - began)), self._send_slice
+            )
 
     def _send(self, ask: _Ask) -> int:
         """Send a back-check to the next producer that has room; return the bytes sent."""

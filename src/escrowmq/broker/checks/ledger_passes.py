@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from time import thread_time
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -20,6 +21,7 @@ from escrowmq.broker.checks.due_plan import REASONS
 from escrowmq.broker.checks.obeying import KINDS, VerdictExecutor, counted, verdicts_on
 from escrowmq.broker.state.ledger_reports import LedgerReports
 from escrowmq.broker.write.broker_clock import BrokerClock
+from escrowmq.broker.write.pace import Pace
 from escrowmq.broker.write.questions import ask_between
 from escrowmq.broker.write.writer import Writer
 from escrowmq.model.errors import EscrowError, Unavailable
@@ -41,6 +43,10 @@ PROBE_S = 5.0
 """Pause between two probes of the databases."""
 PROBED_FOR_MS = 60_000
 """How long the answers of the databases are shown and used after a probe."""
+ROWS_BESIDE = 250
+REST_BESIDE = 4
+"""Transactions in one request while clients send messages, and the pause after it as a multiple of
+the time that the event loop's thread worked meanwhile."""
 IDS_AT_ONCE = 1_000
 """Transaction ids that are read from the log in one turn of the event loop."""
 AT_ONCE = 2
@@ -76,11 +82,13 @@ class DueInLedger(NamedTuple):
     sight: Sight
     as_of_ms: int
 
-    def parts(self) -> Iterator[DueInLedger]:
-        """Yield parts that fit into one request."""
-        for at in range(0, len(self.heads), ROWS_MAX):
-            here = slice(at, at + ROWS_MAX)
+    def parts(self, pace: Pace) -> Iterator[DueInLedger]:
+        """Yield parts that fit into one request; small ones while clients send messages."""
+        at = 0
+        while at < len(self.heads):
+            here = slice(at, at + (ROWS_BESIDE if pace.is_in_use else ROWS_MAX))
             yield self._replace(heads=self.heads[here], reasons=self.reasons[here])
+            at = here.stop
 
 
 @dataclass(eq=False)
@@ -164,12 +172,15 @@ class LedgerPasses:
 
     async def _pass(self, ledger: str, due: DueInLedger) -> None:
         did: Counter[str] = Counter()
-        parts = due.parts()
+        parts = due.parts(self.writer.pace)
 
         async def work() -> None:
             # The workers share the iterator: each takes the next part.
             for part in parts:
+                began = thread_time()
                 await self._look_up_part(ledger, part, did)
+                worked_s = thread_time() - began
+                await asyncio.sleep(self.writer.pace.rest_s(REST_BESIDE * worked_s))
 
         try:
             async with asyncio.TaskGroup() as workers:

@@ -20,7 +20,14 @@ import numpy as np
 from escrowmq.broker.checks.due_plan import REASONS, DueHeads, DuePlan, RoundView, plan_round
 from escrowmq.broker.checks.leading import Checker, Leadership
 from escrowmq.broker.checks.ledger_passes import DueInLedger
-from escrowmq.broker.checks.obeying import ASK, PARK, VerdictExecutor, counted, verdicts_on
+from escrowmq.broker.checks.obeying import (
+    ASK,
+    PARK,
+    VerdictColumns,
+    VerdictExecutor,
+    counted,
+    verdicts_on,
+)
 from escrowmq.broker.write.broker_clock import BrokerClock
 from escrowmq.broker.write.questions import ask_between
 from escrowmq.broker.write.writer import Writer
@@ -42,6 +49,8 @@ LARGE_ROWS = 10_000
 """A round with more due transactions than this is planned in a thread."""
 GROUPS_AT_ONCE = 500
 """Producer groups whose budget is examined in one turn of the event loop."""
+VERDICTS_BESIDE = 64
+"""Verdicts that are carried out at once while clients send messages."""
 PARKS_MAX = 4_096
 """Transactions that one round parks."""
 AGAIN_S = 0.02
@@ -203,14 +212,23 @@ class SettleRounds:
             asks = len(rows) - len(parks)
             kinds = np.repeat([ASK, PARK], [asks, len(parks)])
             reasons = [""] * asks + [REASONS[at].value for at in plan.reasons[parks]]
-            outcomes = await self.executor.obeyed(verdicts_on(due.heads[rows], kinds, reasons))
-            done.did.update(counted(outcomes))
+            done.did += await self._obeyed(verdicts_on(due.heads[rows], kinds, reasons))
             done.has_more |= bool(done.did[VerdictOutcome.ASKED.value] and done.did[OVER_BUDGET])
         for ledger, looked_up in plan.look_ups.items():
             assert self.ledger_work is not None, "without it, no ledger is led"
             done.did["looked_up"] += len(looked_up)
             part = DueInLedger(due.heads[looked_up], plan.reasons[looked_up], sight, as_of_ms)
             self.ledger_work.look_up(ledger, part)
+
+    async def _obeyed(self, verdicts: VerdictColumns) -> Counter[str]:
+        """Carry out verdicts, in small parts while clients send messages; count the outcomes."""
+        did: Counter[str] = Counter()
+        rows = np.arange(len(verdicts.half_offsets))
+        while len(rows):
+            size = VERDICTS_BESIDE if self.writer.pace.is_in_use else len(rows)
+            did += counted(await self.executor.obeyed(verdicts.taken(rows[:size])))
+            rows = rows[size:]
+        return did
 
     async def _due_pages(self) -> list[tuple[Rows, Rows]]:
         now_ms, policy = self.clock.now_ms(), self.store.core.policy

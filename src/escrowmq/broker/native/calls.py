@@ -115,7 +115,7 @@ class Call(Generic[HeaderT]):
     @property
     def is_beside_senders(self) -> bool:
         """Whether clients are sending now, so that long work must be done in small pieces."""
-        return self._calls.writer.is_in_use
+        return self._calls.writer.pace.is_in_use
 
     @property
     def wanted_columns(self) -> list[str]:

@@ -106,7 +106,7 @@ class Retaining:
 
     async def _rest(self, used_s: float) -> None:
         # The time includes other work meanwhile, so retention rests longer under load.
-        await asyncio.sleep(REST * used_s if self.writer.is_in_use else 0)
+        await asyncio.sleep(REST * used_s if self.writer.pace.is_in_use else 0)
 
     async def keep_reserve(self) -> None:
         """Make the reserve again, once there is enough room."""

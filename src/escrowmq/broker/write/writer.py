@@ -25,6 +25,7 @@ from typing import TypeVar
 from escrowmq.broker.config import WriterConfig
 from escrowmq.broker.write.flush_times import FlushTimes
 from escrowmq.broker.write.inbox import Depths, Inbox, QueuedCommand, Tell, size_of
+from escrowmq.broker.write.pace import Pace
 from escrowmq.broker.write.questions import Questions
 from escrowmq.broker.write.slow_work import Beside
 from escrowmq.broker.write.store_time import StoreClock
@@ -40,9 +41,6 @@ OnDurable = Callable[[list[QueuedCommand], list[Decision]], None]
 
 UNFLUSHED_BATCH_MAX = 64
 """Most commands in a batch that does not wait for the disk: few, so that senders continue early."""
-
-IN_USE_S = 0.1
-"""Clients count as sending for this long after a message."""
 
 
 class Writer:
@@ -63,7 +61,7 @@ class Writer:
         self._slowed_decisions: deque[asyncio.Future[None]] = deque()
         self._alone: deque[Callable[[], None]] = deque()
         self._questions = Questions(self._loop, self._schedule)
-        self._sent_at = -IN_USE_S
+        self.pace = Pace()
         self._is_scheduled = False
         self._is_flushing = False
         self._flusher = ThreadPoolExecutor(1, thread_name_prefix="flush")
@@ -113,14 +111,9 @@ class Writer:
         if not self._store.space.claim(size):
             self._look_for_space(command, size)
         if size is not None:
-            self._sent_at = self._loop.time()
+            self.pace.note_sent()
         self._inbox.put(command, size, tell, source)
         self._schedule()
-
-    @property
-    def is_in_use(self) -> bool:
-        """Whether clients are sending now, so that large answers must be given in small pieces."""
-        return self._loop.time() - self._sent_at < IN_USE_S
 
     def between(self, work: Callable[[], None]) -> None:
         """Run a question soon, between two batches, when memory holds exactly what is durable."""
@@ -273,7 +266,7 @@ class Writer:
             self._alone.popleft()()
         if self._questions.are_ready:
             # One question per turn, so that batches continue in between.
-            self._questions.answer_one(is_beside_senders=self.is_in_use)
+            self._questions.answer_one(is_beside_senders=self.pace.is_in_use)
         batch = self._inbox.take()
         self._let_in()
         if not batch:
