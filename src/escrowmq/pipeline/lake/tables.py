@@ -124,7 +124,7 @@ TRANSACTIONS = LakeTable(
         "checks_sent": ("int", "The number of the check."),
         "by": (
             "string",
-            "The client, operator, broker or pipeline that decided, resumed, answered or was asked.",
+            "The client, operator, broker or pipeline that decided, resumed or was asked.",
         ),
         "detail": ("string", "More facts, such as the reason for parking."),
         "topic": ("string", "For visible: the topic of the messages."),
