@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from escrowmq.broker.rocketmq import offsets
+from escrowmq.broker.state import group_offsets
 from escrowmq.protocol.remoting.admin_headers import CreateTopicHeader, RouteHeader
 from escrowmq.protocol.remoting.codes import RequestCode, ResponseCode
 from escrowmq.protocol.remoting.consumer_headers import QueryOffsetHeader, QueueHeader
@@ -93,7 +93,7 @@ async def test_a_new_group_begins_where_the_queue_does_unless_that_is_long_ago(
         peer = await Peer.to(server.broker_address)
         await peer.ask(SEND, sending(), b"x")
         assert facts(await peer.ask(query, header))["offset"] == "0"
-        monkeypatch.setattr(offsets, "RECENT_BYTES", 0)
+        monkeypatch.setattr(group_offsets, "RECENT_BYTES", 0)
         assert (await peer.ask(query, header)).code == ResponseCode.QUERY_NOT_FOUND
 
 

@@ -41,9 +41,11 @@ from escrowmq.broker.rocketmq.routes import Routes
 from escrowmq.broker.rocketmq.sending import Sending
 from escrowmq.broker.state.capacity import Capacities
 from escrowmq.broker.state.cataloging import Cataloging
+from escrowmq.broker.state.client_links import ClientLink
 from escrowmq.broker.state.clients import Clients
 from escrowmq.broker.state.counting import BrokerCounts
 from escrowmq.broker.state.expiring import Expiring, Uses
+from escrowmq.broker.state.group_offsets import GroupOffsets
 from escrowmq.broker.state.ledger_reports import LedgerReports, PipelineSigns
 from escrowmq.broker.state.messages import REGION, Messages
 from escrowmq.broker.state.pipeline_life import PipelineLife
@@ -96,7 +98,7 @@ class Broker:
         self.life = PipelineLife()
         policy = store.core.policy
         self.leadership = Leadership(policy, clock, self.life, self.ledger_reports)
-        self.clients: Clients[ClientConnection] = Clients()
+        self.clients: Clients[ClientLink] = Clients()
         clients = self.clients
         self.notices = GroupNotices(clients)
         self.locks = QueueLocks(clock)
@@ -119,7 +121,7 @@ class Broker:
         self.executor = VerdictExecutor(writer, self.checking, self.counts)
         self.rounds = SettleRounds(store, writer, clock, self.leadership, self.executor)
         self.messages = Messages(topics=topics, clock=clock, cluster=identity.cluster)
-        self.offsets = OffsetRequests(catalog, meta, queues, reach, topics, groups, uses)
+        self.offsets = GroupOffsets(catalog, meta, queues, reach)
         self.pulling = Pulling(
             groups, topics, clients, queues, self.offsets, reach, uses, self.counts
         )
@@ -166,7 +168,7 @@ class Broker:
             self.checking,
             self.heartbeats,
             self.pulling,
-            self.offsets,
+            OffsetRequests(self.offsets, topics, groups, self.uses),
             self.locks,
         )
 

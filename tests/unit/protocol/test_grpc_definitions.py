@@ -1,4 +1,4 @@
-"""The classes of the gRPC messages: built from the table, with the bytes of the official clients."""
+"""The classes of the gRPC messages, built from the table, with the official clients' bytes."""
 
 from __future__ import annotations
 

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from escrowmq.broker.checks.leading import Leadership
     from escrowmq.broker.checks.rounds import SettleRounds
     from escrowmq.broker.config import Identity
-    from escrowmq.broker.net.connection import ClientConnection
     from escrowmq.broker.net.limits import ConnectionLimits
     from escrowmq.broker.rocketmq.pulling import Pulling
+    from escrowmq.broker.state.client_links import ClientLink
     from escrowmq.broker.state.clients import Clients
     from escrowmq.broker.state.groups import Groups
     from escrowmq.broker.state.ledger_reports import LedgerReports, PipelineSigns
@@ -74,7 +74,7 @@ class StatusParts(Protocol):
     identity: Identity
     store: Store
     clock: BrokerClock
-    clients: Clients[ClientConnection]
+    clients: Clients[ClientLink]
     groups: Groups
     checking: Checking
     pulling: Pulling

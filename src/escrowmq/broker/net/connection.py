@@ -19,7 +19,8 @@ from itertools import chain
 from typing import Protocol, cast
 
 from escrowmq.broker.net.limits import TURN_S, ConnectionLimits
-from escrowmq.broker.net.taking import Taken, Taking
+from escrowmq.broker.net.taking import Taking
+from escrowmq.broker.state.client_links import Taken
 from escrowmq.model.errors import ProtocolViolation
 from escrowmq.protocol.message.ids import format_address, pack_host
 from escrowmq.protocol.remoting.frames import FrameSplitter, RemotingFrame

@@ -61,6 +61,19 @@ class Request:
         self._rpcs = rpcs
         self._began = perf_counter()
 
+    @property
+    def source(self) -> ClientConnection:
+        """The sender, to whom the writer is fair."""
+        return self.connection
+
+    def owe(self) -> None:
+        """Count it as a request whose answer comes later."""
+        self.connection.owe()
+
+    def answered(self) -> None:
+        """Count its answer, which comes now, as no longer owed."""
+        self.connection.answered()
+
     def header(self, kind: type[HeaderT]) -> HeaderT:
         """Decode the fields of its header."""
         return read_header(kind, self.frame.ext)

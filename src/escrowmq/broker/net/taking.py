@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Protocol
+
+from escrowmq.broker.state.client_links import Taken
 
 TAKEN_S_MAX = 5.0
 """A frame that has not left the transport after this many seconds counts as not taken."""
 LOOK_S = 0.01
 """Seconds between two checks whether a full socket has taken more."""
-
-
-class Taken(Protocol):
-    """Callback that gets whether the socket took a frame."""
-
-    def __call__(self, *, is_taken: bool) -> None:
-        """Handle the result."""
-        ...
 
 
 class Taking:

@@ -19,10 +19,11 @@ import msgspec
 
 from escrowmq.broker.net.connection import ClientConnection
 from escrowmq.broker.net.requests import Request, handles
-from escrowmq.broker.rocketmq.offsets import OffsetRequests
+from escrowmq.broker.state.client_links import ClientLink
 from escrowmq.broker.state.clients import Clients
 from escrowmq.broker.state.counting import BrokerCounts, Out
 from escrowmq.broker.state.expiring import Uses
+from escrowmq.broker.state.group_offsets import GroupOffsets
 from escrowmq.broker.state.groups import Groups
 from escrowmq.broker.state.queues import Queues
 from escrowmq.broker.state.reach import Reach, Reached, note
@@ -101,9 +102,9 @@ class Pulling:
 
     groups: Groups
     topics: Topics
-    clients: Clients[ClientConnection]
+    clients: Clients[ClientLink]
     queues: Queues
-    offsets: OffsetRequests
+    offsets: GroupOffsets
     reach: Reach
     uses: Uses
     counts: BrokerCounts

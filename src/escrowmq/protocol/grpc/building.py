@@ -74,16 +74,12 @@ def build() -> dict[str, type]:
     return {
         name: message_factory.GetMessageClass(descriptor) for name, descriptor in found.items()
     } | {
-        name: message_factory.GetMessageClass(
-            pool.FindMessageTypeByName(f"google.protobuf.{name}")
-        )
+        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"google.protobuf.{name}"))
         for name in WELL_KNOWN
     }
 
 
-def _add_message(
-    file: descriptor_pb2.FileDescriptorProto, name: str, rows: list[FieldRow]
-) -> None:
+def _add_message(file: descriptor_pb2.FileDescriptorProto, name: str, rows: list[FieldRow]) -> None:
     message = file.message_type.add(name=name)
     stated = dict.fromkeys(row.oneof for row in rows if row.oneof)
     # protobuf wants the oneofs that stand for one optional field after all others.
