@@ -43,7 +43,7 @@ class Heartbeats:
         connection = request.connection
         connection.client_id = said.client_id
         now_ms = self.clock.now_ms()
-        client = Client[ClientLink](
+        client: Client[ClientLink] = Client(
             client_id=said.client_id,
             connection=connection,
             language=request.frame.language[:NAME_CHARS_MAX],
