@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from escrowmq.broker.checks.budget import CheckBudget
 from escrowmq.broker.checks.checking import CheckFrames, Checking
 from escrowmq.broker.checks.contradictions import Contradictions
+from escrowmq.broker.checks.end_log import EndLog
 from escrowmq.broker.checks.leading import Leadership
 from escrowmq.broker.checks.ledger_passes import LedgerPasses, LookUpPort
 from escrowmq.broker.checks.obeying import VerdictExecutor
@@ -94,6 +95,7 @@ class Broker:
         self.counts = BrokerCounts(store)
         self.signs = PipelineSigns()
         self.contradictions = Contradictions()
+        self.end_log = EndLog()
         self.ledger_reports = LedgerReports()
         self.life = PipelineLife()
         policy = store.core.policy
@@ -161,7 +163,7 @@ class Broker:
         sent = SentAnswers(identity.store_host, REGION)
         return (
             Sending(answering, clock, groups, topics, self.messages, self.locks, identity, sent),
-            EndTransactionRequests(answering, self.contradictions),
+            EndTransactionRequests(answering, self.contradictions, self.end_log),
             Retrying(answering, clock, groups, topics, self.reader),
             Routes(self.catalog, topics, self.uses, identity),
             QueueOffsets(self.queues, self.reach, topics),
