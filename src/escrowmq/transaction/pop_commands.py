@@ -7,15 +7,21 @@ import msgspec
 from escrowmq.model.message import SentMessage
 
 
-class PlacePop(msgspec.Struct, frozen=True, kw_only=True):
-    """Let a group read a queue by pop from here, or end that."""
+class PopPlace(msgspec.Struct, frozen=True):
+    """A pop position to set in one queue; the fields are those of ``PopPlaced``."""
 
-    group: str
     #: The queue's number, which also names the topic's incarnation.
     queue: int
     prefix: int
     above: bytes = b""
     is_ended: bool = False
+
+
+class PlacePops(msgspec.Struct, frozen=True, kw_only=True):
+    """Let a group read queues by pop from these places, or end that, all in one frame."""
+
+    group: str
+    places: tuple[PopPlace, ...]
 
 
 class PopAcks(msgspec.Struct, frozen=True):
@@ -42,4 +48,4 @@ class BuryMessages(msgspec.Struct, frozen=True, kw_only=True):
     acknowledges: Acknowledge
 
 
-PopCommand = PlacePop | Acknowledge | BuryMessages
+PopCommand = PlacePops | Acknowledge | BuryMessages

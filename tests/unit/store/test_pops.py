@@ -9,7 +9,13 @@ from escrowmq.store.checkpoint import checkpoint as checkpoints
 from escrowmq.store.repair.inspect import inspect
 from escrowmq.transaction.commands import Append, MarkCatalog, PutGroup, PutTopic
 from escrowmq.transaction.memory.pops import PopPosition
-from escrowmq.transaction.pop_commands import Acknowledge, BuryMessages, PlacePop, PopAcks
+from escrowmq.transaction.pop_commands import (
+    Acknowledge,
+    BuryMessages,
+    PlacePops,
+    PopAcks,
+    PopPlace,
+)
 from tests.unit.store.helpers import Driver, message
 
 
@@ -20,7 +26,7 @@ def popping() -> Driver:
     for name in ("orders", "%DLQ%readers"):
         driver.do(PutTopic(topic=Topic(name=name)))
     driver.do(Append(messages=tuple(message(f"m-{number}") for number in range(20))))
-    driver.do(PlacePop(group="readers", queue=0, prefix=0))
+    driver.do(PlacePops(group="readers", places=(PopPlace(0, 0),)))
     return driver
 
 

@@ -17,11 +17,17 @@ from escrowmq.transaction.commands import (
 )
 from escrowmq.transaction.memory import pops
 from escrowmq.transaction.memory.pops import AHEAD_MAX, PopPosition, PopPositions
-from escrowmq.transaction.pop_commands import Acknowledge, BuryMessages, PlacePop, PopAcks
+from escrowmq.transaction.pop_commands import (
+    Acknowledge,
+    BuryMessages,
+    PlacePops,
+    PopAcks,
+    PopPlace,
+)
 from escrowmq.transaction.pop_records import PopAcknowledged, PopPlaced
 
 RANGES = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 9)), max_size=12)
-START = PlacePop(group="readers", queue=0, prefix=0)
+START = PlacePops(group="readers", places=(PopPlace(0, 0),))
 
 
 def engine_with(count: int) -> MemoryEngine:
@@ -73,7 +79,7 @@ def test_a_group_starts_acknowledges_and_ends() -> None:
     # Retention deleted the queue up to 5.
     assert engine.submit(acks(start=5)).records == (PopAcknowledged("readers", 0, 5, []),)
     assert engine.core.pops.get("readers", 0) == PopPosition(5)
-    ended = PlacePop(group="readers", queue=0, prefix=5, is_ended=True)
+    ended = PlacePops(group="readers", places=(PopPlace(0, 5, is_ended=True),))
     engine.submit(ended)
     assert engine.core.pops.get("readers", 0) == PopPosition(5, is_ended=True)
     again = engine.restart()
@@ -106,15 +112,16 @@ def test_a_dead_letter_and_its_acknowledgement_are_one_frame() -> None:
 
 def test_a_position_must_be_of_a_known_group_and_in_its_queue() -> None:
     engine = engine_with(2)
-    for command, code in (
-        (PlacePop(group="nobody", queue=0, prefix=0), "pop_place_unknown"),
-        (PlacePop(group="readers", queue=9, prefix=0), "pop_place_unknown"),
-        (PlacePop(group="readers", queue=0, prefix=3), "bad_offset"),
-        (PlacePop(group="readers", queue=0, prefix=0, above=bytes(AHEAD_MAX)), "bad_offset"),
+    for group, place, code in (
+        ("nobody", PopPlace(0, 0), "group_unknown"),
+        ("readers", PopPlace(0, 3), "bad_offset"),
+        ("readers", PopPlace(0, 0, bytes(AHEAD_MAX)), "bad_offset"),
     ):
-        refused = engine.submit(command).refused
+        refused = engine.submit(PlacePops(group=group, places=(place,))).refused
         assert refused is not None
         assert refused.code == code
+    # The queue of a topic that was removed needs no position.
+    assert engine.submit(PlacePops(group="readers", places=(PopPlace(9, 0),))).records == ()
     assert engine.core.pops.count == 0
 
 
@@ -131,12 +138,12 @@ def test_positions_end_with_their_topic_and_their_group() -> None:
     engine = engine_with(2)
     engine.submit(PutGroup(group=Group(name="others")))
     engine.submit(START)
-    engine.submit(PlacePop(group="others", queue=0, prefix=0))
+    engine.submit(PlacePops(group="others", places=(PopPlace(0, 0),)))
     engine.submit(RemoveGroup(name="readers", by="me"))
     assert engine.core.pops.groups.keys() == {"others"}
     engine.submit(PutTopic(topic=Topic(name="kept")))
     engine.submit(Append(messages=(message(b"m", topic="kept"),)))
-    engine.submit(PlacePop(group="others", queue=1, prefix=0))
+    engine.submit(PlacePops(group="others", places=(PopPlace(1, 0),)))
     engine.submit(RemoveTopic(name="orders", by="me"))
     assert engine.core.pops.groups == {"others": {1: PopPosition(0)}}
     # A replay over this state must not bring the position back.

@@ -57,7 +57,7 @@ DECIDERS: dict[type, Callable[[Transactions, Any, int], Decision]] = {
     expiry_commands.NoteUses: expiring.note_uses,
     expiry_commands.ExpireGroups: expiring.expire_groups,
     expiry_commands.ExpireTopic: expiring.expire_topic,
-    pop_commands.PlacePop: popping.place_pop,
+    pop_commands.PlacePops: popping.place_pops,
     pop_commands.Acknowledge: popping.acknowledge,
     pop_commands.BuryMessages: popping.bury,
 }

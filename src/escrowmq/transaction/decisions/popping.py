@@ -12,30 +12,28 @@ from escrowmq.transaction.pop_records import PopAcknowledged, PopPlaced
 
 if TYPE_CHECKING:
     from escrowmq.transaction.core import Transactions
-    from escrowmq.transaction.pop_commands import Acknowledge, BuryMessages, PlacePop
+    from escrowmq.transaction.pop_commands import Acknowledge, BuryMessages, PlacePops
 
 
-def place_pop(core: Transactions, command: PlacePop, _now_ms: int) -> Decision:
-    """Place a group's pop position in a queue."""
-    end = core.queue_ends.get(command.queue)
-    if end is None or command.group not in core.catalog.groups:
-        return refuse(
-            "pop_place_unknown",
-            "the topic or the group was removed meanwhile",
-            consumer_group=command.group,
-            queue=command.queue,
-        )
-    if not 0 <= command.prefix <= end or len(command.above) * 8 > AHEAD_MAX:
-        return refuse("bad_offset", "must be in the queue", offset=command.prefix, end=end)
-    known = core.pops.get(command.group, command.queue)
-    if known is None and core.pops.count >= POSITIONS_MAX:
+def place_pops(core: Transactions, command: PlacePops, _now_ms: int) -> Decision:
+    """Place a group's pop positions; a queue that was removed meanwhile needs none."""
+    group = command.group
+    if group not in core.catalog.groups:
+        return refuse("group_unknown", "it was removed meanwhile", consumer_group=group)
+    records, new = [], 0
+    for place in command.places:
+        end = core.queue_ends.get(place.queue)
+        if end is None:
+            continue
+        if not 0 <= place.prefix <= end or len(place.above) * 8 > AHEAD_MAX:
+            return refuse("bad_offset", "must be in the queue", offset=place.prefix, end=end)
+        new += core.pops.get(group, place.queue) is None
+        records.append(PopPlaced(group, place.queue, place.prefix, place.above, place.is_ended))
+    if new and core.pops.count + new > POSITIONS_MAX:
         return refuse(
             "pop_positions_limit", "remove unused consumer groups", positions_max=POSITIONS_MAX
         )
-    placed = PopPlaced(
-        command.group, command.queue, command.prefix, command.above, command.is_ended
-    )
-    return Decision(records=(placed,))
+    return Decision(records=tuple(records))
 
 
 def acknowledge(core: Transactions, command: Acknowledge, _now_ms: int) -> Decision:

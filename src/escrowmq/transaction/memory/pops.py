@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from escrowmq.transaction.records import PopRecord
 
-AHEAD_MAX = 131_072
-"""How far acknowledgements may be beyond the prefix. The bitmap has at most 16 KiB."""
+AHEAD_MAX = 262_144
+"""How far acknowledgements may be beyond the prefix. The bitmap has at most 32 KiB."""
 
 POSITIONS_MAX = 100_000
 """Pairs of group and queue with a position."""
