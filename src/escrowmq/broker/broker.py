@@ -248,6 +248,7 @@ class Broker:
         self._cataloging.durable(decisions)
 
     def _visible(self, numbers: set[int]) -> None:
-        if self.pulling.waiting:
+        polls = self.pulling.polls
+        if polls.waiting:
             grown = [self.store.queues[number] for number in numbers]
-            self.pulling.grown([(queue.topic, queue.queue_id) for queue in grown])
+            polls.grown([(queue.topic, queue.queue_id) for queue in grown])

@@ -324,7 +324,7 @@ class Server:
         self._connections.discard(connection)
         if self._all_gone is not None and not self._connections:
             self._all_gone.set()
-        self.broker.pulling.drop(connection)
+        self.broker.pulling.polls.drop(connection)
         self.broker.awaiting.drop(connection)
         self.broker.heartbeats.drop(connection)
 
@@ -332,7 +332,7 @@ class Server:
 
     async def _end_pulls(self) -> None:
         self.broker.pulling.look_at_views(self.broker.store.durable_end)
-        self.broker.pulling.give_up()
+        self.broker.pulling.polls.give_up()
         self.broker.awaiting.tick()
         self.broker.relaying.give_up()
 

@@ -245,7 +245,7 @@ async def test_a_pull_that_waited_is_told_apart(tmp_path: Path) -> None:
         await sender.ask(SEND, sending(), b"x")
         pull = pulling(1, sys_flag=SUBSCRIBES | MAY_WAIT)
         waiting = asyncio.ensure_future(peer.ask(PULL, pull))
-        await eventually(lambda: server.broker.pulling.waiting)
+        await eventually(lambda: server.broker.pulling.polls.waiting)
         assert (await scrape(server)).value("escrowmq_pulls_waiting") == 1
         await sender.ask(SEND, sending(), b"x")
         await waiting

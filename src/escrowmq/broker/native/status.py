@@ -253,7 +253,7 @@ def status(broker: StatusParts) -> BrokerStatus:
         connections=vitals.connections(),
         producers_online=sum(map(clients.producer_count, clients.producer_groups())),
         consumers_online=sum(len(group.members) for group in clients.online_groups()),
-        pulls_waiting=broker.pulling.waiting,
+        pulls_waiting=broker.pulling.polls.waiting,
         log_start=store.log.start,
         log_end=store.log.end,
         log_flushed=store.log.flushed,

@@ -21,7 +21,12 @@ if TYPE_CHECKING:
 log = event_log(__name__)
 
 _Untold = (
-    kinds.MessageRecord | kinds.Op | kinds.CheckRecord | kinds.NameRecord | kinds.HistoryRecord
+    kinds.MessageRecord
+    | kinds.Op
+    | kinds.CheckRecord
+    | kinds.NameRecord
+    | kinds.HistoryRecord
+    | kinds.PopRecord
 )
 _UNTOLD = frozenset(get_args(_Untold))
 
