@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from escrowmq.broker.checks.budget import CheckBudget
 from escrowmq.broker.checks.checking import CheckFrames, Checking
@@ -42,7 +42,7 @@ from escrowmq.broker.rocketmq.routes import Routes
 from escrowmq.broker.rocketmq.sending import Sending
 from escrowmq.broker.state.capacity import Capacities
 from escrowmq.broker.state.cataloging import Cataloging
-from escrowmq.broker.state.client_links import ClientLink
+from escrowmq.broker.state.client_links import ClientLink, Dialect
 from escrowmq.broker.state.clients import Clients
 from escrowmq.broker.state.counting import BrokerCounts
 from escrowmq.broker.state.expiring import Expiring, Uses
@@ -61,9 +61,15 @@ from escrowmq.store.reading.reader import StoreReader
 from escrowmq.store.retention.retention import removable_below
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from escrowmq.broker.config import Identity
+    from escrowmq.broker.grpc.pulling import GrpcPulling
+    from escrowmq.broker.grpc.routing import GrpcPlace
     from escrowmq.broker.net.connection import ClientConnection
+    from escrowmq.broker.net.grpc_call import GrpcMethods
     from escrowmq.broker.state.groups import Groups
+    from escrowmq.broker.state.long_polls import LongPolls
     from escrowmq.broker.state.topics import Topics
     from escrowmq.broker.write.broker_clock import BrokerClock
     from escrowmq.broker.write.inbox import QueuedCommand
@@ -133,6 +139,8 @@ class Broker:
         )
         self._cataloging = Cataloging(meta, groups, self.pulling, reach, self.counts)
         calls = CallHandling(store, writer, clock, self.answering)
+        #: Exists once the broker serves gRPC clients.
+        self.grpc_pulling: GrpcPulling | None = None
         self._handlers: dict[int, Handler] = {}
         for part in (*self._parts_of_clients(), *self._parts_of_tools()):
             self._handlers.update(handlers_of(part))
@@ -225,6 +233,36 @@ class Broker:
         self.rounds.ledger_work = passes
         return passes
 
+    def serve_grpc(self, place: GrpcPlace, key: bytes) -> GrpcMethods:
+        """Return the methods for RocketMQ's gRPC clients, which find the broker at this place."""
+        # Imported here, because a broker without gRPC has no use for protobuf's 5 MB.
+        from escrowmq.broker.grpc.ending import GrpcEnding
+        from escrowmq.broker.grpc.orphans import OrphanCommands
+        from escrowmq.broker.grpc.pulling import GrpcPulling
+        from escrowmq.broker.grpc.routing import GrpcRouting
+        from escrowmq.broker.grpc.sending import GrpcSending
+        from escrowmq.broker.grpc.service import grpc_methods
+        from escrowmq.broker.grpc.telemetry import Telemetry
+        from escrowmq.broker.grpc.transaction_ids import TransactionIds
+
+        answering, store, clock = self.answering, self.store, self.clock
+        topics, groups = self.topics, self.groups
+        ids = TransactionIds(key)
+        self.checking.encoders[Dialect.GRPC] = OrphanCommands(store, ids).encode
+        telemetry = Telemetry(
+            answering, self.clients, clock, groups, topics, self.heartbeats.tell_changed
+        )
+        self.grpc_pulling = GrpcPulling(
+            groups, topics, self.queues, self.offsets, self.uses, telemetry, self.counts
+        )
+        parts = (
+            GrpcSending(answering, store, clock, self.messages, telemetry, ids),
+            GrpcEnding(answering, store, self.contradictions, self.end_log, ids),
+            GrpcRouting(topics, groups, self.uses, place),
+            self.grpc_pulling,
+        )
+        return grpc_methods(answering, self.counts.grpc_rpcs, telemetry, parts)
+
     # Frames and batches.
 
     def handle(self, connection: ClientConnection, frame: RemotingFrame) -> None:
@@ -248,7 +286,20 @@ class Broker:
         self._cataloging.durable(decisions)
 
     def _visible(self, numbers: set[int]) -> None:
-        polls = self.pulling.polls
-        if polls.waiting:
-            grown = [self.store.queues[number] for number in numbers]
-            polls.grown([(queue.topic, queue.queue_id) for queue in grown])
+        waiting = [polls for polls in self._polls() if polls.waiting]
+        if waiting:
+            queues = [self.store.queues[number] for number in numbers]
+            grown = [(queue.topic, queue.queue_id) for queue in queues]
+            for polls in waiting:
+                polls.grown(grown)
+
+    def _polls(self) -> Iterator[LongPolls[Any]]:
+        """Yield the long polls of all protocols."""
+        yield self.pulling.polls
+        if self.grpc_pulling is not None:
+            yield self.grpc_pulling.polls
+
+    def end_polls(self) -> None:
+        """Answer the long polls whose time is up."""
+        for polls in self._polls():
+            polls.give_up()

@@ -332,7 +332,7 @@ class Server:
 
     async def _end_pulls(self) -> None:
         self.broker.pulling.look_at_views(self.broker.store.durable_end)
-        self.broker.pulling.polls.give_up()
+        self.broker.end_polls()
         self.broker.awaiting.tick()
         self.broker.relaying.give_up()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
@@ -146,26 +147,29 @@ def served_by(part: object) -> dict[str, Handler]:
     }
 
 
-def serve(
-    answering: Answering,
-    method: GrpcMethod,
-    handler: Handler,
-    rpcs: Rpcs,
-    call: GrpcCall,
-    data: bytes,
-) -> GrpcRequest | None:
-    """Read the request of a call and handle it; return its events if its answer is a stream."""
-    request = GrpcRequest(call, method, rpcs)
-    try:
-        check_client_id(request.client_id)
-        read = method.request.FromString(data)
-    except RequestRefused as refused:
-        request.decline(refused)
-    except DecodeError:
-        request.decline(ProtocolViolation("request_malformed", "not a message of this method"))
-    else:
-        answering.attempt(request, partial(handler, request, read))
-    return request if method.is_streamed else None
+@dataclass(frozen=True, slots=True)
+class ServedMethod:
+    """A method and its handler."""
+
+    answering: Answering
+    rpcs: Rpcs
+    method: GrpcMethod
+    handler: Handler
+
+    def serve(self, call: GrpcCall, data: bytes) -> GrpcRequest | None:
+        """Read the request of a call and handle it; return its events if it has a stream."""
+        method = self.method
+        request = GrpcRequest(call, method, self.rpcs)
+        try:
+            check_client_id(request.client_id)
+            read = method.request.FromString(data)
+        except RequestRefused as refused:
+            request.decline(refused)
+        except DecodeError:
+            request.decline(ProtocolViolation("request_malformed", "not a message of this method"))
+        else:
+            self.answering.attempt(request, partial(self.handler, request, read))
+        return request if method.is_streamed else None
 
 
 def client_id_of(call: GrpcCall) -> str:

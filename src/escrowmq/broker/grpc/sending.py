@@ -81,7 +81,7 @@ class GrpcSending:
         commands = [self._command_or_refusal(request, topic, message) for message in messages]
         good = [one for one in commands if not isinstance(one, RequestRefused)]
         if not good:
-            self._tell_many(request, topic, commands, ())
+            self._tell_many(request, topic, commands, [])
             return
         told = partial(self._tell_many, request, topic, commands)
         self.answering.submit_all(request, good, told)

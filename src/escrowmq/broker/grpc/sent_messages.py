@@ -65,7 +65,7 @@ def read_message(message: Message, topic: str) -> ReadMessage:
     properties = _user_properties(message, system)
     _check_id(system.message_id)
     properties[UNIQ_KEY] = system.message_id
-    keys = ()
+    keys: tuple[str, ...] = ()
     if system.keys:
         properties[KEYS] = " ".join(system.keys)
         keys = split_keys(properties[KEYS])
