@@ -325,6 +325,7 @@ class Server:
         if self._all_gone is not None and not self._connections:
             self._all_gone.set()
         self.broker.pulling.polls.drop(connection)
+        self.broker.popping.polls.drop(connection)
         self.broker.awaiting.drop(connection)
         self.broker.heartbeats.drop(connection)
 
@@ -333,6 +334,7 @@ class Server:
     async def _end_pulls(self) -> None:
         self.broker.pulling.look_at_views(self.broker.store.durable_end)
         self.broker.pulling.polls.give_up()
+        self.broker.popping.tick()
         self.broker.awaiting.tick()
         self.broker.relaying.give_up()
 

@@ -13,6 +13,7 @@ from escrowmq.protocol.remoting.codes import RequestCode, ResponseCode
 if TYPE_CHECKING:
     from escrowmq.broker.config import Identity
     from escrowmq.broker.net.connection import ClientConnection
+    from escrowmq.broker.pop.places import PopPlaces
     from escrowmq.broker.rocketmq.relaying import GroupNotices
     from escrowmq.broker.state.expiring import Uses
     from escrowmq.broker.state.groups import Groups
@@ -40,6 +41,7 @@ class OffsetRequests:
     topics: Topics
     groups: Groups
     uses: Uses
+    places: PopPlaces
 
     @handles(RequestCode.QUERY_CONSUMER_OFFSET)
     def query(self, request: Request) -> None:
@@ -76,6 +78,9 @@ class OffsetRequests:
         self, connection: ClientConnection, key: OffsetKey, offset: int, *, reset: bool = False
     ) -> None:
         """Set the offset of a group, at most to the end of the queue."""
+        if self.places.is_popped(*key):
+            # Only acknowledgements move a group that pops.
+            return
         queue = self.queues.get(*key[1:])
         end = 0 if queue is None else queue.end
         base = None
@@ -152,6 +157,7 @@ class OffsetResets:
     meta_writing: MetaWriting
     notices: GroupNotices
     identity: Identity
+    places: PopPlaces
 
     @handles(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET)
     def reset(self, request: Request) -> None:
@@ -164,8 +170,9 @@ class OffsetResets:
             self.topics.to_read(header.topic, header.queue_id)
             queue_ids = range(header.queue_id, header.queue_id + 1)
         offsets = {}
-        for queue_id in queue_ids:
-            offset = self._reset_to(header, queue_id)
+        places = {queue_id: self._reset_to(header, queue_id) for queue_id in queue_ids}
+        self.places.reset(header.consumer_group, topic.name, places)
+        for queue_id, offset in places.items():
             self.meta.set_offset(header.consumer_group, topic.name, queue_id, offset, reset=True)
             name = bodies.QueueName(
                 broker_name=self.identity.name, queue_id=queue_id, topic=topic.name

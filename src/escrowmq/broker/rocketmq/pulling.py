@@ -14,6 +14,7 @@ import msgspec
 
 from escrowmq.broker.net.connection import ClientConnection
 from escrowmq.broker.net.requests import Request, handles
+from escrowmq.broker.pop.places import PopPlaces
 from escrowmq.broker.rocketmq.offsets import OffsetRequests
 from escrowmq.broker.state.clients import Clients
 from escrowmq.broker.state.counting import BrokerCounts, Out
@@ -89,6 +90,7 @@ class Pulling:
     clients: Clients[ClientConnection]
     queues: Queues
     offsets: OffsetRequests
+    places: PopPlaces
     reach: Reach
     uses: Uses
     counts: BrokerCounts
@@ -108,6 +110,7 @@ class Pulling:
         self.uses.note(header.consumer_group, header.topic)
         wanted = self._wanted(header)
         self._check_model(group)
+        popped_to = self.places.pulled(header.consumer_group, header.topic, header.queue_id)
         if header.commits_offset and header.commit_offset >= 0:
             self.offsets.commit(
                 request.connection,
@@ -119,7 +122,11 @@ class Pulling:
         if header.consumer_group in self.groups.paused:
             pulled = self._nothing(header, header.queue_offset)
         else:
-            pulled = self._moved(request, header) or self._look(header, wanted, header.queue_offset)
+            pulled = (
+                self._moved(request, header)
+                or self._moved_back(header, popped_to)
+                or self._look(header, wanted, header.queue_offset)
+            )
             note(reached, header.queue_id, pulled.next_offset)
         may_wait = header.may_wait and header.wait_ms > 0
         if (
@@ -143,6 +150,13 @@ class Pulling:
         start, end = (0, 0) if queue is None else (queue.start, queue.end)
         at = min(max(base, start), end)
         return Pulled(status=ReadStatus.BEYOND_END, next_offset=at, start=start, end=end)
+
+    def _moved_back(self, header: PullHeader, popped_to: int | None) -> Pulled | None:
+        """Return the answer to a group that popped until now, and did not come as far as here."""
+        if popped_to is None or header.queue_offset <= popped_to:
+            return None
+        nothing = self._nothing(header, popped_to)
+        return msgspec.structs.replace(nothing, status=ReadStatus.BEYOND_END)
 
     def _wanted(self, header: PullHeader) -> TagCodes:
         check_expression_type(header.expression_type)
