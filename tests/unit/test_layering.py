@@ -142,13 +142,14 @@ BROKER_MAY_IMPORT: dict[str, set[str]] = {
     "state": set(),
     "write": {"config", "state"},
     "net": {"state", "write"},
+    "pop": {"state", "write"},
     "checks": {"net", "state", "write"},
     "native": {"checks", "net", "periodic", "state", "write"},
     # RocketMQ's tools get the status that native requests define.
-    "rocketmq": {"native", "net", "state"},
+    "rocketmq": {"native", "net", "pop", "state"},
     "pages": {"native", "net", "state"},
     "watch": {"native", "periodic"},
-    "broker": {"checks", "native", "net", "rocketmq", "state", "write"},
+    "broker": {"checks", "native", "net", "pop", "rocketmq", "state", "write"},
     "server": {
         "broker",
         "checks",

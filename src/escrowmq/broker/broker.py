@@ -29,11 +29,17 @@ from escrowmq.broker.native.verdicts import NativeVerdicts
 from escrowmq.broker.native.writing import NativeWriting
 from escrowmq.broker.net.answering import Answering
 from escrowmq.broker.net.requests import Handler, Request, handlers_of
+from escrowmq.broker.pop.dead_letters import DeadLetters
+from escrowmq.broker.pop.places import PopPlaces
+from escrowmq.broker.pop.service import PopService
+from escrowmq.broker.pop.taking import Taking
 from escrowmq.broker.rocketmq.administering import Administering
+from escrowmq.broker.rocketmq.assigning import Assigning
 from escrowmq.broker.rocketmq.ending import EndTransactionRequests
 from escrowmq.broker.rocketmq.group_tools import GroupTools
 from escrowmq.broker.rocketmq.heartbeats import Heartbeats
 from escrowmq.broker.rocketmq.offsets import OffsetRequests, OffsetResets, QueueLocks, QueueOffsets
+from escrowmq.broker.rocketmq.popping import PopRequests
 from escrowmq.broker.rocketmq.pulling import Pulling
 from escrowmq.broker.rocketmq.querying import Querying
 from escrowmq.broker.rocketmq.relaying import GroupNotices, Relaying
@@ -129,15 +135,17 @@ class Broker:
         self.executor = VerdictExecutor(writer, self.checking, self.counts)
         self.rounds = SettleRounds(store, writer, clock, self.leadership, self.executor)
         self.messages = Messages(topics=topics, clock=clock, cluster=identity.cluster)
-        self.offsets = GroupOffsets(catalog, meta, queues, reach)
+        self.popping = self._popping()
+        places = self.popping.places
+        self.offsets = GroupOffsets(catalog, meta, queues, reach, places.is_popped)
         self.pulling = Pulling(
-            groups, topics, clients, queues, self.offsets, reach, uses, self.counts
+            groups, topics, clients, queues, self.offsets, places, reach, uses, self.counts
         )
         self.heartbeats = Heartbeats(catalog, clients, clock, groups, topics, self.notices)
         self.relaying = Relaying(
             clients=clients, reader=self.reader, next_opaque=self.notices.next_opaque
         )
-        self._cataloging = Cataloging(meta, groups, self.pulling, reach, self.counts)
+        self._cataloging = Cataloging(meta, groups, self.pulling, self.popping, reach, self.counts)
         calls = CallHandling(store, writer, clock, self.answering)
         #: Exists once the broker serves gRPC clients.
         self.grpc_pulling: GrpcPulling | None = None
@@ -164,6 +172,23 @@ class Broker:
 
         return Retaining(store, self.writer, now_ms, may_delete)
 
+    def _popping(self) -> PopService:
+        store, writer, clock, queues = self.store, self.writer, self.clock, self.queues
+        places = PopPlaces(store, writer, queues, self.meta)
+        taking = Taking(store, queues, places, self.counts)
+        dead_letters = DeadLetters(writer, clock, queues, self.topics)
+        return PopService(
+            store,
+            writer,
+            clock,
+            self.groups,
+            self.topics,
+            self.uses,
+            places,
+            taking,
+            dead_letters,
+        )
+
     def _parts_of_clients(self) -> tuple[object, ...]:
         """Return the parts that handle requests of RocketMQ's clients."""
         answering, clock, groups, topics = self.answering, self.clock, self.groups, self.topics
@@ -178,6 +203,8 @@ class Broker:
             self.checking,
             self.heartbeats,
             self.pulling,
+            PopRequests(self.popping),
+            Assigning(answering, clock, groups, topics, self.catalog, self.clients, identity),
             OffsetRequests(self.offsets, topics, groups, self.uses),
             self.locks,
         )
@@ -191,7 +218,9 @@ class Broker:
             Querying(self.store, self.reader),
             Administering(answering, self.store, clock, topics, queues, self.reach, identity),
             GroupTools(answering, clock, groups, topics, self.clients, meta, queues, identity),
-            OffsetResets(queues, topics, groups, meta, writing, self.notices, identity),
+            OffsetResets(
+                queues, topics, groups, meta, writing, self.notices, identity, self.popping.places
+            ),
             self.relaying,
         )
 
@@ -296,10 +325,13 @@ class Broker:
     def _polls(self) -> Iterator[LongPolls[Any]]:
         """Yield the long polls of all protocols."""
         yield self.pulling.polls
+        yield self.popping.polls
         if self.grpc_pulling is not None:
             yield self.grpc_pulling.polls
 
     def end_polls(self) -> None:
         """Answer the long polls whose time is up."""
-        for polls in self._polls():
-            polls.give_up()
+        self.pulling.polls.give_up()
+        self.popping.tick()
+        if self.grpc_pulling is not None:
+            self.grpc_pulling.polls.give_up()

@@ -8,13 +8,15 @@ from escrowmq.model.message import SentMessage
 
 
 class PopPlace(msgspec.Struct, frozen=True):
-    """A pop position to set in one queue; the fields are those of ``PopPlaced``."""
+    """Where a group starts or ends to read one queue by pop."""
 
     #: The queue's number, which also names the topic's incarnation.
     queue: int
+    #: Its position becomes this or the one that it has, whichever is lower.
     prefix: int
-    above: bytes = b""
     is_ended: bool = False
+    #: Its position becomes this, even if it has a lower one.
+    is_reset: bool = False
 
 
 class PlacePops(msgspec.Struct, frozen=True, kw_only=True):

@@ -115,7 +115,7 @@ def test_a_position_must_be_of_a_known_group_and_in_its_queue() -> None:
     for group, place, code in (
         ("nobody", PopPlace(0, 0), "group_unknown"),
         ("readers", PopPlace(0, 3), "bad_offset"),
-        ("readers", PopPlace(0, 0, bytes(AHEAD_MAX)), "bad_offset"),
+        ("readers", PopPlace(0, -1), "bad_offset"),
     ):
         refused = engine.submit(PlacePops(group=group, places=(place,))).refused
         assert refused is not None
@@ -150,3 +150,20 @@ def test_positions_end_with_their_topic_and_their_group() -> None:
     engine.core.pops.apply(PopPlaced("others", 0, 0), engine.core.names.queues)
     engine.core.pops.apply(PopAcknowledged("nobody", 1, 1, []), engine.core.names.queues)
     assert engine.core.pops.groups == {"others": {1: PopPosition(0)}}
+
+
+def test_a_change_of_mode_starts_from_the_lower_position() -> None:
+    engine = engine_with(9)
+
+    def placed(place: PopPlace) -> PopPosition | None:
+        engine.submit(PlacePops(group="readers", places=(place,)))
+        return engine.core.pops.get("readers", 0)
+
+    assert placed(PopPlace(0, 2)) == PopPosition(2)
+    engine.submit(acks((4, 1)))
+    above = PopPosition(2).acknowledged(0, [(4, 1)]).above
+    assert placed(PopPlace(0, 9, is_ended=True)) == PopPosition(2, above, is_ended=True)
+    # The group has pulled up to 7, or only up to 1.
+    assert placed(PopPlace(0, 7)) == PopPosition(2, above)
+    assert placed(PopPlace(0, 1)) == PopPosition(1)
+    assert placed(PopPlace(0, 8, is_reset=True)) == PopPosition(8)

@@ -44,6 +44,7 @@ class GroupTools(GroupRequests):
                 may_consume=config.may_consume,
                 may_broadcast=config.may_broadcast,
                 is_change_notified=config.is_change_notified,
+                is_ordered=config.is_ordered,
             )
         )
         self.answering.submit(request, command, lambda _: request.answer())
@@ -189,6 +190,7 @@ def _config(group: Group) -> cluster_bodies.GroupConfig:
         may_consume=group.may_consume,
         may_broadcast=group.may_broadcast,
         is_change_notified=group.is_change_notified,
+        is_ordered=group.is_ordered,
     )
 
 

@@ -12,6 +12,7 @@ from escrowmq.protocol.remoting.codes import RequestCode, ResponseCode
 
 if TYPE_CHECKING:
     from escrowmq.broker.config import Identity
+    from escrowmq.broker.pop.places import PopPlaces
     from escrowmq.broker.rocketmq.relaying import GroupNotices
     from escrowmq.broker.state.expiring import Uses
     from escrowmq.broker.state.group_offsets import GroupOffsets
@@ -123,6 +124,7 @@ class OffsetResets:
     meta_writing: MetaWriting
     notices: GroupNotices
     identity: Identity
+    places: PopPlaces
 
     @handles(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET)
     def reset(self, request: Request) -> None:
@@ -135,8 +137,9 @@ class OffsetResets:
             self.topics.to_read(header.topic, header.queue_id)
             queue_ids = range(header.queue_id, header.queue_id + 1)
         offsets = {}
-        for queue_id in queue_ids:
-            offset = self._reset_to(header, queue_id)
+        places = {queue_id: self._reset_to(header, queue_id) for queue_id in queue_ids}
+        self.places.reset(header.consumer_group, topic.name, places)
+        for queue_id, offset in places.items():
             self.meta.set_offset(header.consumer_group, topic.name, queue_id, offset, reset=True)
             name = bodies.QueueName(
                 broker_name=self.identity.name, queue_id=queue_id, topic=topic.name

@@ -14,6 +14,7 @@ import msgspec
 
 from escrowmq.broker.net.connection import ClientConnection
 from escrowmq.broker.net.requests import Request, handles
+from escrowmq.broker.pop.places import PopPlaces
 from escrowmq.broker.state.client_links import ClientLink
 from escrowmq.broker.state.clients import Clients
 from escrowmq.broker.state.counting import BrokerCounts, Out
@@ -90,6 +91,7 @@ class Pulling:
     clients: Clients[ClientLink]
     queues: Queues
     offsets: GroupOffsets
+    places: PopPlaces
     reach: Reach
     uses: Uses
     counts: BrokerCounts
@@ -109,6 +111,7 @@ class Pulling:
         self.uses.note(header.consumer_group, header.topic)
         wanted = self._wanted(header)
         self._check_model(group)
+        popped_to = self.places.pulled(header.consumer_group, header.topic, header.queue_id)
         if header.commits_offset and header.commit_offset >= 0:
             self.offsets.commit(
                 request.connection,
@@ -120,7 +123,11 @@ class Pulling:
         if header.consumer_group in self.groups.paused:
             pulled = self._nothing(header, header.queue_offset)
         else:
-            pulled = self._moved(request, header) or self._look(header, wanted, header.queue_offset)
+            pulled = (
+                self._moved(request, header)
+                or self._moved_back(header, popped_to)
+                or self._look(header, wanted, header.queue_offset)
+            )
             note(reached, header.queue_id, pulled.next_offset)
         may_wait = header.may_wait and header.wait_ms > 0
         if (
@@ -144,6 +151,13 @@ class Pulling:
         start, end = (0, 0) if queue is None else (queue.start, queue.end)
         at = min(max(base, start), end)
         return Pulled(status=ReadStatus.BEYOND_END, next_offset=at, start=start, end=end)
+
+    def _moved_back(self, header: PullHeader, popped_to: int | None) -> Pulled | None:
+        """Return the answer to a group that popped until now, and did not come as far as here."""
+        if popped_to is None or header.queue_offset <= popped_to:
+            return None
+        nothing = self._nothing(header, popped_to)
+        return msgspec.structs.replace(nothing, status=ReadStatus.BEYOND_END)
 
     def _wanted(self, header: PullHeader) -> TagCodes:
         check_expression_type(header.expression_type)

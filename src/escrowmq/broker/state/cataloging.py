@@ -11,6 +11,7 @@ from escrowmq.transaction import records as kinds
 from escrowmq.transaction.records import NOWHERE, Record
 
 if TYPE_CHECKING:
+    from escrowmq.broker.pop.service import PopService
     from escrowmq.broker.rocketmq.pulling import Pulling
     from escrowmq.broker.state.counting import BrokerCounts
     from escrowmq.broker.state.groups import Groups
@@ -21,12 +22,7 @@ if TYPE_CHECKING:
 log = event_log(__name__)
 
 _Untold = (
-    kinds.MessageRecord
-    | kinds.Op
-    | kinds.CheckRecord
-    | kinds.NameRecord
-    | kinds.HistoryRecord
-    | kinds.PopRecord
+    kinds.MessageRecord | kinds.Op | kinds.CheckRecord | kinds.NameRecord | kinds.HistoryRecord
 )
 _UNTOLD = frozenset(get_args(_Untold))
 
@@ -38,6 +34,7 @@ class Cataloging:
     meta: Meta
     groups: Groups
     pulling: Pulling
+    popping: PopService
     reach: Reach
     counts: BrokerCounts
 
@@ -48,7 +45,7 @@ class Cataloging:
                 if type(record) not in _UNTOLD:
                     self._tell(record)
 
-    def _tell(self, record: Record) -> None:
+    def _tell(self, record: Record) -> None:  # noqa: C901 - one case per record
         meta = self.meta
         match record:
             case kinds.TopicPut():
@@ -61,6 +58,7 @@ class Cataloging:
                 meta.forget_group(record.name)
                 self.groups.paused.pop(record.name, None)
                 self.pulling.resumed(record.name)
+                self.popping.forget_group(record.name)
                 self.reach.forget(group=record.name)
                 self.counts.forget_group(record.name)
                 log.info(
@@ -69,6 +67,10 @@ class Cataloging:
                 )
             case kinds.SettingPut():
                 meta.changed(SETTINGS, record.setting.name)
+            case kinds.PopAcknowledged():
+                self.popping.places.durable(record, is_reset=False)
+            case kinds.PopPlaced():
+                self.popping.places.durable(record, is_reset=True)
             case kinds.Released():
                 count = record.queue_offsets.count(NOWHERE)
                 if count:
@@ -85,6 +87,7 @@ class Cataloging:
         self.groups.note(group)
         if before is not None and group.pause is None:
             self.pulling.resumed(name)
+            self.popping.resumed(name)
             log.info("group_resumed", extra={"group": name, "paused_by": before.by})
         elif before is None and group.pause is not None:
             log.info("group_paused", extra={"group": name, "by": group.pause.by})
@@ -96,6 +99,7 @@ class Cataloging:
         self.reach.forget(topic=name)
         self.counts.forget(name, record.queues)
         self.pulling.forget(name)
+        self.popping.forget_topic(name, record.queues)
         log.info(
             "topic_removed",
             extra={

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from escrowmq.broker.state.queues import Queues
     from escrowmq.broker.state.reach import OffsetsTold, Reach
     from escrowmq.store.meta.meta import Meta, OffsetKey
@@ -24,6 +26,8 @@ class GroupOffsets:
     meta: Meta
     queues: Queues
     reach: Reach
+    #: Whether a group reads a queue by pop.
+    is_popped: Callable[[str, str, int], bool]
 
     def known(self, key: OffsetKey, *, zero_if_recent: bool) -> int | None:
         """Return how far a group has read a queue; None if it has never read it."""
@@ -41,6 +45,9 @@ class GroupOffsets:
         self, client: OffsetsTold, key: OffsetKey, offset: int, *, reset: bool = False
     ) -> None:
         """Set the offset of a group, at most to the end of the queue."""
+        if self.is_popped(*key):
+            # Only acknowledgements move a group that pops.
+            return
         queue = self.queues.get(*key[1:])
         end = 0 if queue is None else queue.end
         base = None

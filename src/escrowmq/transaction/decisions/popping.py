@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from escrowmq.transaction.commands import Append, Decision
 from escrowmq.transaction.decisions.answers import refuse
 from escrowmq.transaction.decisions.holding import append
-from escrowmq.transaction.memory.pops import AHEAD_MAX, POSITIONS_MAX
+from escrowmq.transaction.memory.pops import POSITIONS_MAX, PopPosition
 from escrowmq.transaction.pop_records import PopAcknowledged, PopPlaced
 
 if TYPE_CHECKING:
@@ -25,10 +25,15 @@ def place_pops(core: Transactions, command: PlacePops, _now_ms: int) -> Decision
         end = core.queue_ends.get(place.queue)
         if end is None:
             continue
-        if not 0 <= place.prefix <= end or len(place.above) * 8 > AHEAD_MAX:
+        if not 0 <= place.prefix <= end:
             return refuse("bad_offset", "must be in the queue", offset=place.prefix, end=end)
-        new += core.pops.get(group, place.queue) is None
-        records.append(PopPlaced(group, place.queue, place.prefix, place.above, place.is_ended))
+        position = core.pops.get(group, place.queue)
+        new += position is None
+        if position is None or place.is_reset or place.prefix < position.prefix:
+            position = PopPosition(place.prefix)
+        records.append(
+            PopPlaced(group, place.queue, position.prefix, position.above, place.is_ended)
+        )
     if new and core.pops.count + new > POSITIONS_MAX:
         return refuse(
             "pop_positions_limit", "remove unused consumer groups", positions_max=POSITIONS_MAX
