@@ -85,7 +85,7 @@ class GrpcConnection(asyncio.Protocol):
             return
         limits = self._door.limits
         ours = {
-            Setting.HEADER_TABLE_SIZE: 0,
+            Setting.HEADER_TABLE_SIZE: limits.header_table_bytes,
             Setting.MAX_CONCURRENT_STREAMS: limits.streams_max,
             Setting.INITIAL_WINDOW_SIZE: self._streams.stream_window,
             Setting.MAX_HEADER_LIST_SIZE: limits.header_list_bytes_max,

@@ -26,7 +26,7 @@ class Deadlines:
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, call: GrpcCall, deadline: float) -> int:
-        """Watch a call until ``drop`` with the returned tick; expire it when its deadline passes."""
+        """Expire a call when its deadline passes; return the tick to ``drop`` it with."""
         tick = ceil(deadline * TICKS_PER_S)
         calls = self._calls.get(tick)
         if calls is None:

@@ -27,6 +27,9 @@ class GrpcLimits:
     streams_max: int = 1_024
     #: Bytes of the header fields of one call.
     header_list_bytes_max: int = 16 * 1024
+    #: Bytes of the dynamic table that clients may use after their acknowledgement; 0 lets
+    #: ``HeadReader`` read repeated headers fast.
+    header_table_bytes: int = 0
     connections_max: int = 20_000
     #: Unsent bytes of one connection above which the broker cuts it: bytes that the client's
     #: flow control holds back, and bytes that it does not read.

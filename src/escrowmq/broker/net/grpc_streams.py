@@ -69,6 +69,8 @@ class GrpcStreams:
         self._heads = HeadReader(door.limits.header_list_bytes_max)
         self._guard = FloodGuard(now)
         self._now = now
+        #: The largest request in one frame.
+        self._whole_bytes_max = door.limits.message_bytes_max + MESSAGE_HEAD_BYTES
         #: Open streams.
         self.calls: dict[int, GrpcCall] = {}
         self._requests = GrpcRequests(self, door)
@@ -206,37 +208,45 @@ class GrpcStreams:
             self._on_late_data(stream_id, call)
             return
         call.received_bytes += size
-        if call.received_bytes > self.stream_window:
-            self.refuse(stream_id, Http2Error.FLOW_CONTROL_ERROR)
+        if call.received_bytes * 2 > self.stream_window or call.bytes_left is not None:
+            error = self._judge(call, len(payload), is_end=bool(flags & END_STREAM))
+            if error is not None:
+                self.refuse(stream_id, error)
+                return
+        if not flags & END_STREAM:
+            if payload:
+                self._requests.feed(call, payload)
+            else:
+                self._guard.control(self._now)
             return
-        if call.bytes_left is not None:
-            call.bytes_left -= len(payload)
-            if call.bytes_left < 0:
-                self.refuse(stream_id, Http2Error.PROTOCOL_ERROR)
-                return
         handle = call.on_request
-        if flags & END_STREAM:
-            if (
-                handle is not None
-                and call.reader is None
-                and not call.bytes_left
-                and payload[:1] == b"\0"
-                and int.from_bytes(payload[1:MESSAGE_HEAD_BYTES]) == len(payload) - 5
-                and len(payload) - 5 <= self._limits.message_bytes_max
-            ):
-                # Most requests are one message in one frame.
-                call.is_half_closed = True
-                call.request(handle, payload[MESSAGE_HEAD_BYTES:])
-                return
-        elif call.received_bytes * 2 > self.stream_window:
-            self.output.put(window_update(stream_id, call.received_bytes))
-            call.received_bytes = 0
-        if payload:
-            self._requests.feed(call, payload)
-        elif not flags & END_STREAM:
-            self._guard.control(self._now)
-        if flags & END_STREAM and not call.has_ended:
+        if (
+            handle is not None
+            and call.reader is None
+            and payload[:1] == b"\0"
+            and int.from_bytes(payload[1:MESSAGE_HEAD_BYTES]) == len(payload) - MESSAGE_HEAD_BYTES
+            and len(payload) <= self._whole_bytes_max
+        ):
+            # Most requests are one message in one frame.
+            call.is_half_closed = True
+            call.request(handle, payload[MESSAGE_HEAD_BYTES:])
+            return
+        self._requests.feed(call, payload)
+        if not call.has_ended:
             self._requests.half_close(call)
+
+    def _judge(self, call: GrpcCall, size: int, *, is_end: bool) -> Http2Error | None:
+        """Return the error if data exceeds a stream's window or differs from the told length."""
+        if call.received_bytes > self.stream_window:
+            return Http2Error.FLOW_CONTROL_ERROR
+        if call.bytes_left is not None:
+            call.bytes_left -= size
+            if call.bytes_left < 0 or (is_end and call.bytes_left):
+                return Http2Error.PROTOCOL_ERROR
+        if call.received_bytes * 2 > self.stream_window and not is_end:
+            self.output.put(window_update(call.stream_id, call.received_bytes))
+            call.received_bytes = 0
+        return None
 
     def _grant_connection(self) -> None:
         if self._received_bytes > self.window:
@@ -325,7 +335,7 @@ class GrpcStreams:
         if flags & ACK:
             if payload:
                 raise Http2Violation(Http2Error.FRAME_SIZE_ERROR, "an ACK of SETTINGS is empty")
-            self._heads.decoder.table_bytes_limit = 0
+            self._heads.decoder.table_bytes_limit = self._limits.header_table_bytes
             return
         values = read_settings(payload)
         output = self.output

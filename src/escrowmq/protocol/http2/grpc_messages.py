@@ -1,4 +1,4 @@
-"""gRPC over HTTP/2 as bytes: messages in DATA frames, timeouts, statuses and their header blocks."""
+"""gRPC over HTTP/2 as bytes: messages in DATA frames, timeouts, statuses, header blocks."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ class _Template:
         return RequestHead(self._constant, self._places, raw, self._head)
 
     def differing(self, block: bytes, fields: list[DecodedField]) -> frozenset[int] | None:
-        """Return which values must change to fit another block too; None if it has another shape."""
+        """Return which values change if another block is to fit; None if its shape differs."""
         if len(fields) != len(self._fields):
             return None
         changing = set(self._changing)
