@@ -1,7 +1,8 @@
 """Processor time of one unary call: our gRPC door over an empty ``grpc.aio`` server.
 
 Both echo the same bytes, each in a process of its own. The same C-core client calls them in turn
-over one connection, as RocketMQ's clients do, with metadata like that of a RocketMQ 5.x client: the request id and the time change with each call.
+over one connection, as RocketMQ's 5.x clients do, and with metadata like theirs: the request id
+and the time change with each call.
 """
 
 from __future__ import annotations
