@@ -108,7 +108,7 @@ class ReceiveStatus(StrEnum):
     FULL = "full"
 
 
-class Received(msgspec.Struct, frozen=True, kw_only=True):
+class ReceivedBatch(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to ``Receive``."""
 
     status: ReceiveStatus
