@@ -73,7 +73,7 @@ def read_receipt(group: str, topic: str, text: str) -> Receipt:
     """Read a receipt from its text; RequestRefused if it is none."""
     mark, *parts = text.split(".", maxsplit=_PARTS)
     try:
-        epoch, *numbers = parts if mark == _MARK else ()
+        epoch, *numbers = parts if mark == _MARK else []
         queue, queue_id, offset, popped_at_ms, attempt = map(int, numbers)
     except ValueError:
         raise RequestRefused(

@@ -238,9 +238,7 @@ class PopService:
         if not in_flight:
             tell(outcomes)
             return
-        acks = tuple(
-            self.deliveries.acks(group, number, found) for number, found in offsets.items()
-        )
+        acks = tuple(self.deliveries.acks(group, *found) for found in offsets.items())
 
         def told(end: Decision | BaseException) -> None:
             if isinstance(end, Decision):
