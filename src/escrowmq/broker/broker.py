@@ -30,9 +30,10 @@ from escrowmq.broker.native.writing import NativeWriting
 from escrowmq.broker.net.answering import Answering
 from escrowmq.broker.net.requests import Handler, Request, handlers_of
 from escrowmq.broker.pop.dead_letters import DeadLetters
+from escrowmq.broker.pop.deliveries import Deliveries
 from escrowmq.broker.pop.places import PopPlaces
 from escrowmq.broker.pop.service import PopService
-from escrowmq.broker.pop.taking import Taking
+from escrowmq.broker.pop.taking import PopTaking
 from escrowmq.broker.rocketmq.administering import Administering
 from escrowmq.broker.rocketmq.assigning import Assigning
 from escrowmq.broker.rocketmq.ending import EndTransactionRequests
@@ -175,7 +176,7 @@ class Broker:
     def _popping(self) -> PopService:
         store, writer, clock, queues = self.store, self.writer, self.clock, self.queues
         places = PopPlaces(store, writer, queues, self.meta)
-        taking = Taking(store, queues, places, self.counts)
+        taking = PopTaking(store, queues, places, self.counts)
         dead_letters = DeadLetters(writer, clock, queues, self.topics)
         return PopService(
             store,
@@ -186,6 +187,7 @@ class Broker:
             self.uses,
             places,
             taking,
+            Deliveries(store, places),
             dead_letters,
         )
 

@@ -73,7 +73,7 @@ def read_receipt(group: str, topic: str, text: str) -> Receipt:
     """Read a receipt from its text; RequestRefused if it is none."""
     mark, *parts = text.split(".", maxsplit=_PARTS)
     try:
-        epoch, *numbers = parts if mark == _MARK else ()
+        epoch, *numbers = parts if mark == _MARK else []
         queue, queue_id, offset, popped_at_ms, attempt = map(int, numbers)
     except ValueError:
         raise RequestRefused(
@@ -108,7 +108,7 @@ class ReceiveStatus(StrEnum):
     FULL = "full"
 
 
-class Received(msgspec.Struct, frozen=True, kw_only=True):
+class ReceivedBatch(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to ``Receive``."""
 
     status: ReceiveStatus

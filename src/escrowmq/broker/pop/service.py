@@ -3,7 +3,7 @@
 The protocols call four methods; none of them blocks, and ``tell`` is called exactly once unless
 ``receive``, ``acknowledge`` or ``dead_letter`` raises instead:
 
-- ``receive(wanted, tell, owner)``: ``tell`` gets a ``Received``, or an error. It waits up to
+- ``receive(wanted, tell, owner)``: ``tell`` gets a ``ReceivedBatch``, or an error. It waits up to
   ``wanted.wait_ms`` for a message; ``drop(owner)`` ends the wait of a closed connection.
 - ``acknowledge(group, receipts, tell, owner)``: ``tell`` gets one ``AckOutcome`` per receipt once
   the acknowledgements are durable, or an error.
@@ -30,19 +30,20 @@ import msgspec
 from escrowmq.broker.pop import receipts as kinds
 from escrowmq.broker.pop.alarms import Alarms
 from escrowmq.broker.pop.dead_letters import DeadLetters, Grave
-from escrowmq.broker.pop.receipts import AckOutcome, Receipt, Receive, Received, ReceiveStatus
-from escrowmq.broker.pop.taking import Taking, Took
+from escrowmq.broker.pop.deliveries import Deliveries
+from escrowmq.broker.pop.receipts import AckOutcome, Receipt, Receive, ReceivedBatch, ReceiveStatus
+from escrowmq.broker.pop.taking import PopTaking, Took
 from escrowmq.broker.state.long_polls import LongPolls, Queue
 from escrowmq.broker.write.guard import guarded
 from escrowmq.model.errors import RequestRefused
 from escrowmq.model.event_log import event_log
 from escrowmq.protocol.message.message_views import SYSTEM_TOPICS
 from escrowmq.transaction.commands import Decision
-from escrowmq.transaction.pop_commands import Acknowledge, PopAcks
+from escrowmq.transaction.pop_commands import Acknowledge
 from escrowmq.transaction.records import NEVER
 
 if TYPE_CHECKING:
-    from escrowmq.broker.pop.flights import QueueFlights, Run
+    from escrowmq.broker.pop.flights import QueueFlights
     from escrowmq.broker.pop.places import PopPlaces
     from escrowmq.broker.state.expiring import Uses
     from escrowmq.broker.state.groups import Groups
@@ -62,7 +63,7 @@ IN_FLIGHT_MAX = 2_000_000
 SKIPS_MAX = 256
 """Queues whose skipped messages are recorded at a time."""
 
-Tell = Callable[[Received | BaseException], None]
+Tell = Callable[[ReceivedBatch | BaseException], None]
 TellAcks = Callable[[list[AckOutcome] | BaseException], None]
 TellDone = Callable[[BaseException | None], None]
 
@@ -92,7 +93,8 @@ class PopService:
     topics: Topics
     uses: Uses
     places: PopPlaces
-    taking: Taking
+    taking: PopTaking
+    deliveries: Deliveries
     dead_letters: DeadLetters
     polls: LongPolls[WaitingPop] = field(init=False)
     _alarms: Alarms = field(default_factory=Alarms, init=False)
@@ -118,7 +120,7 @@ class PopService:
         if received.status is not ReceiveStatus.EMPTY or wanted.wait_ms <= 0:
             tell(received)
         elif not self.polls.has_room(owner):
-            tell(Received(status=ReceiveStatus.FULL))
+            tell(ReceivedBatch(status=ReceiveStatus.FULL))
         else:
             queues = tuple((wanted.topic, queue_id) for queue_id in self._queue_ids(wanted))
             self.polls.add(WaitingPop(wanted, tell, owner, queues), wanted.wait_ms)
@@ -161,22 +163,22 @@ class PopService:
             owner=owner,
         )
 
-    def _look(self, wanted: Receive) -> Received:
+    def _look(self, wanted: Receive) -> ReceivedBatch:
         """Deliver what there is now."""
         if wanted.group in self.groups.paused:
-            return Received(status=ReceiveStatus.EMPTY)
+            return ReceivedBatch(status=ReceiveStatus.EMPTY)
         group = self.groups.named(wanted.group)
         now_ms = self.clock.now_ms()
         took = self.taking.take(wanted, group, self._queue_ids(wanted), now_ms)
         self._note(wanted, took, now_ms)
         if took.messages:
-            return Received(
+            return ReceivedBatch(
                 status=ReceiveStatus.FOUND,
                 messages=took.messages,
                 popped_at_ms=now_ms,
                 rest=took.rest,
             )
-        return Received(status=ReceiveStatus.FULL if took.is_full else ReceiveStatus.EMPTY)
+        return ReceivedBatch(status=ReceiveStatus.FULL if took.is_full else ReceiveStatus.EMPTY)
 
     def _note(self, wanted: Receive, took: Took, now_ms: int) -> None:
         group, topic = wanted.group, wanted.topic
@@ -227,7 +229,7 @@ class PopService:
         in_flight: list[tuple[QueueFlights, int]] = []
         outcomes = []
         for receipt in receipts:
-            found = self._found(receipt)
+            found = self.deliveries.found(receipt)
             outcomes.append(AckOutcome.STALE if found is None else AckOutcome.ACKNOWLEDGED)
             if found is not None:
                 number, flights = found
@@ -236,7 +238,7 @@ class PopService:
         if not in_flight:
             tell(outcomes)
             return
-        acks = tuple(self._acks(group, number, found) for number, found in offsets.items())
+        acks = tuple(self.deliveries.acks(group, *found) for found in offsets.items())
 
         def told(end: Decision | BaseException) -> None:
             if isinstance(end, Decision):
@@ -254,58 +256,10 @@ class PopService:
             names = self.store.core.names
             self.polls.grown([(one.topic, one.queue_id) for one in map(names.named, offsets)])
 
-    def _acks(self, group: str, number: int, offsets: list[int]) -> PopAcks:
-        flights = self.places.of(group, number)
-        ranges: list[Run] = [(offset, 1) for offset in offsets]
-        if flights is not None:
-            ranges += flights.skipped
-        queue = self.store.queues.get(number)
-        return PopAcks(number, 0 if queue is None else queue.start, tuple(ranges))
-
-    def _found(self, receipt: Receipt) -> tuple[int, QueueFlights] | None:
-        """Return what the delivery of a receipt belongs to; None if the receipt is stale."""
-        found = self.places.flights(receipt.group, receipt.topic, receipt.queue_id)
-        if found is None:
-            return None
-        number, flights = found
-        is_ours = (
-            receipt.queue in (-1, number)
-            and receipt.epoch in ("", self.epoch)
-            and receipt.attempt in (0, flights.attempt_of(receipt.offset))
-            and flights.is_current(receipt.offset, receipt.popped_at_ms)
-        )
-        if is_ours or self._was_acknowledged(receipt, number):
-            return found
-        return None
-
-    def _was_acknowledged(self, receipt: Receipt, number: int) -> bool:
-        """Whether the message is acknowledged: a client repeats itself if an answer was lost."""
-        position = self.store.core.pops.get(receipt.group, number)
-        end = self.store.core.queue_ends.get(number, 0)
-        return position is not None and 0 <= receipt.offset < end and position.has(receipt.offset)
-
-    @property
-    def epoch(self) -> str:
-        """The start of the broker at which receipts are made now."""
-        return self.store.core.lineage.epochs[-1].id
-
-    def _in_flight(self, receipt: Receipt) -> tuple[int, QueueFlights]:
-        """Return what a receipt belongs to; RequestRefused if it is not in flight."""
-        found = self._found(receipt)
-        if found is None or not found[1].attempt_of(receipt.offset):
-            raise RequestRefused(
-                "receipt_stale",
-                "the message was acknowledged, delivered again, or the broker restarted",
-                topic=receipt.topic,
-                queue_id=receipt.queue_id,
-                offset=receipt.offset,
-            )
-        return found
-
     def change_invisible(self, receipt: Receipt, invisible_ms: int) -> Receipt:
         """Set how long a message stays in flight from now on; return its new receipt."""
         check_invisible(invisible_ms)
-        number, flights = self._in_flight(receipt)
+        number, flights = self.deliveries.in_flight(receipt)
         now_ms = self.clock.now_ms()
         popped_at_ms = flights.renew(receipt.offset, now_ms, invisible_ms)
         self._alarms.set(receipt.group, number, popped_at_ms + max(invisible_ms, 1))
@@ -317,12 +271,12 @@ class PopService:
             popped_at_ms=popped_at_ms,
             attempt=flights.attempt_of(receipt.offset),
             queue=number,
-            epoch=self.epoch,
+            epoch=self.deliveries.epoch,
         )
 
     def dead_letter(self, receipt: Receipt, tell: TellDone, owner: Hashable = None) -> None:
         """Make a message a dead letter now; ``tell`` gets None once that is durable."""
-        number, flights = self._in_flight(receipt)
+        number, flights = self.deliveries.in_flight(receipt)
         grave = Grave(
             receipt.group, receipt.topic, receipt.queue_id, number, receipt.offset, flights
         )
@@ -362,7 +316,7 @@ class PopService:
             del self._skipping[group, number]
             flights = self.places.of(group, number)
             if flights is not None and flights.skipped:
-                acks = self._acks(group, number, [])
+                acks = self.deliveries.acks(group, number, [])
                 # If it fails, the messages are looked at again after the next start.
                 guarded(
                     lambda _: None,

@@ -56,7 +56,7 @@ class _Place:
 
 
 @dataclass(eq=False)
-class Taking:
+class PopTaking:
     """Takes messages. Use it from one event loop only."""
 
     store: Store

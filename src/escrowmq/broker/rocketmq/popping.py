@@ -10,7 +10,7 @@ from escrowmq.broker.pop.receipts import (
     AckOutcome,
     Receipt,
     Receive,
-    Received,
+    ReceivedBatch,
     ReceiveStatus,
 )
 from escrowmq.broker.rocketmq.pulling import check_expression_type
@@ -59,8 +59,8 @@ class PopRequests:
             starts_at_end=header.init_mode == pop_headers.AT_END,
         )
 
-        def tell(end: Received | BaseException) -> None:
-            if isinstance(end, Received):
+        def tell(end: ReceivedBatch | BaseException) -> None:
+            if isinstance(end, ReceivedBatch):
                 _answer(request, wanted, end)
             else:
                 request.decline(end)
@@ -164,7 +164,7 @@ def _revive_queue(*, is_ordered: bool) -> int:
     return pop_headers.ORDER_REVIVE_QUEUE if is_ordered else pop_headers.REVIVE_QUEUE
 
 
-def _answer(request: Request, wanted: Receive, received: Received) -> None:
+def _answer(request: Request, wanted: Receive, received: ReceivedBatch) -> None:
     offsets: dict[int, list[int]] = {}
     for message in received.messages:
         offsets.setdefault(message.receipt.queue_id, []).append(message.receipt.offset)

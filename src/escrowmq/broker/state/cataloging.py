@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, assert_never, get_args
 from escrowmq.model.event_log import event_log
 from escrowmq.store.meta.meta import GROUPS, SETTINGS, TOPICS, Meta
 from escrowmq.transaction import records as kinds
+from escrowmq.transaction.pop_records import PopAcknowledged, PopPlaced
 from escrowmq.transaction.records import NOWHERE, Record
 
 if TYPE_CHECKING:
@@ -67,9 +68,9 @@ class Cataloging:
                 )
             case kinds.SettingPut():
                 meta.changed(SETTINGS, record.setting.name)
-            case kinds.PopAcknowledged():
+            case PopAcknowledged():
                 self.popping.places.durable(record, is_reset=False)
-            case kinds.PopPlaced():
+            case PopPlaced():
                 self.popping.places.durable(record, is_reset=True)
             case kinds.Released():
                 count = record.queue_offsets.count(NOWHERE)
