@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from escrowmq.broker.config import Identity
     from escrowmq.broker.grpc.pulling import GrpcPulling
     from escrowmq.broker.grpc.routing import GrpcPlace
+    from escrowmq.broker.grpc.telemetry import Telemetry
     from escrowmq.broker.net.connection import ClientConnection
     from escrowmq.broker.net.grpc_call import GrpcMethods
     from escrowmq.broker.state.groups import Groups
@@ -148,8 +149,9 @@ class Broker:
         )
         self._cataloging = Cataloging(meta, groups, self.pulling, self.popping, reach, self.counts)
         calls = CallHandling(store, writer, clock, self.answering)
-        #: Exists once the broker serves gRPC clients.
+        #: Exist once the broker serves gRPC clients.
         self.grpc_pulling: GrpcPulling | None = None
+        self.telemetry: Telemetry | None = None
         self._handlers: dict[int, Handler] = {}
         for part in (*self._parts_of_clients(), *self._parts_of_tools()):
             self._handlers.update(handlers_of(part))
@@ -270,6 +272,8 @@ class Broker:
         from escrowmq.broker.grpc.ending import GrpcEnding
         from escrowmq.broker.grpc.orphans import OrphanCommands
         from escrowmq.broker.grpc.pulling import GrpcPulling
+        from escrowmq.broker.grpc.receiving import GrpcReceiving
+        from escrowmq.broker.grpc.renewing import Renewals
         from escrowmq.broker.grpc.routing import GrpcRouting
         from escrowmq.broker.grpc.sending import GrpcSending
         from escrowmq.broker.grpc.service import grpc_methods
@@ -280,9 +284,10 @@ class Broker:
         topics, groups = self.topics, self.groups
         ids = TransactionIds(key)
         self.checking.encoders[Dialect.GRPC] = OrphanCommands(store, ids).encode
-        telemetry = Telemetry(
-            answering, self.clients, clock, groups, topics, self.heartbeats.tell_changed
-        )
+        renewals = Renewals(self.popping, clock)
+        told = self.heartbeats.tell_changed
+        telemetry = Telemetry(answering, self.clients, clock, groups, topics, told, renewals)
+        self.telemetry = telemetry
         self.grpc_pulling = GrpcPulling(
             groups, topics, self.queues, self.offsets, self.uses, telemetry, self.counts
         )
@@ -290,6 +295,7 @@ class Broker:
             GrpcSending(answering, store, clock, self.messages, telemetry, ids),
             GrpcEnding(answering, store, self.contradictions, self.end_log, ids),
             GrpcRouting(topics, groups, self.uses, place),
+            GrpcReceiving(self.popping, telemetry, renewals),
             self.grpc_pulling,
         )
         return grpc_methods(answering, self.counts.grpc_rpcs, telemetry, parts)

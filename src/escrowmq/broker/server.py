@@ -350,6 +350,8 @@ class Server:
     async def _sweep(self) -> None:
         """Forget silent clients and close silent connections."""
         self.broker.heartbeats.expire()
+        if self.broker.telemetry is not None:
+            self.broker.telemetry.sweep()
         self.broker.locks.expire()
         oldest = asyncio.get_running_loop().time() - self._config.idle_ms_max / 1_000
         for connection in list(self._connections):

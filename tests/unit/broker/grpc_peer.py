@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from itertools import count
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from escrowmq.broker.grpc.names import timestamp
 from escrowmq.broker.grpc.routing import GrpcPlace
-from escrowmq.broker.net.grpc_call import GrpcMethods, StreamEvents
+from escrowmq.broker.net.grpc_call import GrpcCall, GrpcMethods, StreamEvents
 from escrowmq.broker.server import Server
 from escrowmq.protocol.grpc import messages as grpc
 from escrowmq.protocol.grpc.definitions import path_of
@@ -42,7 +42,9 @@ class HeldCall:
         self, path: bytes, headers: dict[bytes, bytes], connection: HeldConnection
     ) -> None:
         self.path = path
-        self.deadline = None
+        self.deadline: float | None = None
+        #: How many more messages it takes before it is gone.
+        self.takes = 10**9
         self.peer_host, self.peer_port = "127.0.0.1", connection.port
         self.local_host = "127.0.0.1"
         self.connection = connection
@@ -66,7 +68,10 @@ class HeldCall:
 
     def send(self, message: bytes) -> bool:
         """Keep a message of a stream."""
+        if self.is_open and not self.takes:
+            self.is_open = False
         if self.is_open:
+            self.takes -= 1
             self.sent.put_nowait(message)
         return self.is_open
 
@@ -96,6 +101,8 @@ class GrpcPeer:
     def __init__(self, methods: GrpcMethods, client_id: str = "client-1") -> None:
         self.methods = methods
         self.connection = HeldConnection()
+        #: Of the calls that begin from now on.
+        self.deadline: float | None = None
         self.headers = {b"x-mq-client-id": client_id.encode(), b"x-mq-language": b"PYTHON"}
 
     @classmethod
@@ -107,15 +114,16 @@ class GrpcPeer:
         """Return another client of the same broker."""
         return GrpcPeer(self.methods, client_id)
 
-    def begin(self, method: str, request: grpc.GrpcMessage) -> HeldCall:
-        """Begin a call with a complete request."""
-        return self.begin_raw(method, request.SerializeToString())
+    def begin(self, method: str, request: grpc.GrpcMessage, takes: int = 10**9) -> HeldCall:
+        """Begin a call with a complete request, which takes this many messages."""
+        return self.begin_raw(method, request.SerializeToString(), takes)
 
-    def begin_raw(self, method: str, data: bytes) -> HeldCall:
+    def begin_raw(self, method: str, data: bytes, takes: int = 10**9) -> HeldCall:
         """Begin a call with these bytes."""
         path = path_of(method)
         call = HeldCall(path, self.headers, self.connection)
-        call.events = self.methods.unary[path](call, data)
+        call.takes, call.deadline = takes, self.deadline
+        call.events = self.methods.unary[path](cast("GrpcCall", call), data)
         return call
 
     async def ask(self, method: str, request: grpc.GrpcMessage) -> Any:  # noqa: ANN401 - by method
@@ -135,7 +143,7 @@ class GrpcPeer:
         """Open a telemetry stream."""
         path = path_of("Telemetry")
         call = HeldCall(path, self.headers, self.connection)
-        call.events = self.methods.streams[path](call)
+        call.events = self.methods.streams[path](cast("GrpcCall", call))
         return call
 
     async def tell(self, settings: grpc.Settings, call: HeldCall | None = None) -> HeldCall:

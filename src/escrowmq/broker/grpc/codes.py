@@ -40,11 +40,13 @@ CODES: dict[str, GrpcCode] = {
     "offset_illegal": GrpcCode.ILLEGAL_OFFSET,
     "offset_unknown": GrpcCode.OFFSET_NOT_FOUND,
     "other_history": GrpcCode.INVALID_TRANSACTION_ID,
+    "pop_count_illegal": GrpcCode.BAD_REQUEST,
     "polling_time_illegal": GrpcCode.ILLEGAL_POLLING_TIME,
     "producer_group_wrong": GrpcCode.INVALID_TRANSACTION_ID,
     "properties_too_large": GrpcCode.MESSAGE_PROPERTIES_TOO_LARGE,
     "property_illegal": GrpcCode.ILLEGAL_MESSAGE_PROPERTY_KEY,
-    "receipt_illegal": GrpcCode.INVALID_RECEIPT_HANDLE,
+    "receipt_malformed": GrpcCode.INVALID_RECEIPT_HANDLE,
+    "receipt_stale": GrpcCode.INVALID_RECEIPT_HANDLE,
     "store_failed": GrpcCode.INTERNAL_SERVER_ERROR,
     "topic_deleted": GrpcCode.PRECONDITION_FAILED,
     "topic_illegal": GrpcCode.ILLEGAL_TOPIC,
@@ -80,3 +82,11 @@ def status_of(error: BaseException) -> Status:
 def ok() -> Status:
     """Return the status of a request that succeeded."""
     return Status(code=OK, message="OK")
+
+
+def common_status(statuses: list[Status]) -> Status:
+    """Return the status of a request from those of its entries."""
+    codes = {status.code for status in statuses}
+    if len(codes) == 1:
+        return statuses[0]
+    return Status(code=GrpcCode.MULTIPLE_RESULTS, message="see the entries")

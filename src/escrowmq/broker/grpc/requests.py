@@ -20,7 +20,8 @@ from escrowmq.protocol.message.limits import NAME_CHARS_MAX
 
 if TYPE_CHECKING:
     from escrowmq.broker.net.answering import Answering
-    from escrowmq.broker.net.grpc_call import GrpcCall, GrpcConnection
+    from escrowmq.broker.net.grpc_call import GrpcCall
+    from escrowmq.broker.net.grpc_connection import GrpcConnection
     from escrowmq.protocol.grpc.messages import GrpcMessage
 
 log = event_log(__name__)

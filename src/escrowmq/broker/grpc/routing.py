@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from escrowmq.broker.grpc.codes import ok
 from escrowmq.broker.grpc.names import name_of
 from escrowmq.broker.grpc.requests import GrpcRequest, serves
-from escrowmq.broker.grpc.settings import is_orderly
 from escrowmq.model.catalog import READ, WRITE, MessageType, Topic
 from escrowmq.model.errors import RequestRefused
 from escrowmq.model.topic_names import OWN_PREFIXES
@@ -91,7 +90,7 @@ class GrpcRouting:
         topic = self.topics.if_sent_to(name)
         if not topic.perm & READ:
             raise RequestRefused("topic_not_readable", "its owner forbids it", topic=name)
-        queue_ids = range(topic.read_queue_count) if is_orderly(group) else (ANY_QUEUE,)
+        queue_ids = range(topic.read_queue_count) if group.is_ordered else (ANY_QUEUE,)
         assignments = [
             grpc.Assignment(message_queue=self._queue(asked.topic, topic, queue_id, READ))
             for queue_id in queue_ids

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from escrowmq.broker.grpc.codes import ok, status_of
+from escrowmq.broker.grpc.codes import common_status, ok, status_of
 from escrowmq.broker.grpc.names import name_of
 from escrowmq.broker.grpc.requests import GrpcRequest, serves
 from escrowmq.broker.grpc.sent_messages import ReadMessage, read_message
@@ -19,13 +19,11 @@ from escrowmq.broker.net.answering import reply_of
 from escrowmq.broker.state.messages import Messages, Sender
 from escrowmq.broker.state.topics import require_type
 from escrowmq.model.errors import RequestRefused
-from escrowmq.protocol.grpc.enums import GrpcCode
 from escrowmq.protocol.grpc.messages import (
     RecallMessageRequest,
     SendMessageRequest,
     SendMessageResponse,
     SendResultEntry,
-    Status,
 )
 from escrowmq.protocol.message.limits import validate_topic
 from escrowmq.transaction.commands import Append, Appended, Decision, HoldReply, Prepare
@@ -169,11 +167,8 @@ class GrpcSending:
                 entries.append(self._entry(request, topic, command, end))
             else:
                 entries.append(SendResultEntry(status=status_of(end)))
-        codes = {entry.status.code for entry in entries}
-        code = codes.pop() if len(codes) == 1 else int(GrpcCode.MULTIPLE_RESULTS)
-        texts = {entry.status.message for entry in entries}
-        status = Status(code=code, message=texts.pop() if len(texts) == 1 else "see the entries")
-        request.answer(SendMessageResponse(status=status, entries=entries), code)
+        status = common_status([entry.status for entry in entries])
+        request.answer(SendMessageResponse(status=status, entries=entries), status.code)
 
     def _entry(
         self, request: GrpcRequest, topic: str, command: Command, decision: Decision

@@ -27,8 +27,6 @@ SEND_ATTEMPTS_MAX = 3
 SEND_AGAIN_MS = 10
 SEND_AGAIN_MS_MAX = 1_000
 SEND_BACKOFF = 2.0
-#: A group's attributes.
-ORDERLY = "consumeMessageOrderly"
 
 _POP = CONSUME_TYPES[-1]
 _PRODUCERS = (GrpcClientType.PRODUCER,)
@@ -126,15 +124,10 @@ def answer_of(
         told.publishing.CopyFrom(_told_publishing(settings.publishing))
         told.backoff_policy.CopyFrom(_producer_backoff())
     else:
-        is_fifo = is_orderly(group)
+        is_fifo = group is not None and group.is_ordered
         told.subscription.CopyFrom(_told_subscription(settings.subscription, is_fifo=is_fifo))
         told.backoff_policy.CopyFrom(_consumer_backoff(group, levels))
     return grpc.TelemetryCommand(status=grpc.Status(code=GrpcCode.OK, message="OK"), settings=told)
-
-
-def is_orderly(group: Group | None) -> bool:
-    """Whether a consumer group gets the messages of a message group one after the other."""
-    return group is not None and str(group.attributes.get(ORDERLY, "")).lower() == "true"
 
 
 def _told_publishing(said: grpc.Publishing) -> grpc.Publishing:

@@ -16,7 +16,7 @@ from escrowmq.broker.grpc.requests import LANGUAGE, GrpcRequest, serves
 from escrowmq.broker.grpc.settings import ClientFacts, answer_of, read_settings
 from escrowmq.broker.grpc.telemetry_stream import TelemetryStream
 from escrowmq.broker.state.client_links import ClientLink, Dialect
-from escrowmq.broker.state.clients import Client
+from escrowmq.broker.state.clients import SILENT_MS_MAX, Client
 from escrowmq.model.errors import RequestRefused
 from escrowmq.protocol.grpc.messages import (
     HeartbeatRequest,
@@ -30,6 +30,7 @@ from escrowmq.protocol.remoting.codes import UNKNOWN_LANGUAGE
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from escrowmq.broker.grpc.renewing import Renewals
     from escrowmq.broker.net.answering import Answering
     from escrowmq.broker.net.grpc_call import GrpcCall
     from escrowmq.broker.state.clients import Clients
@@ -51,6 +52,8 @@ class GrpcSession:
     stream: TelemetryStream
     facts: ClientFacts
     language: str
+    #: On the monotonic clock.
+    heard_at_ms: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -71,6 +74,8 @@ class Telemetry:
     topics: Topics
     #: Tells remoting members of these groups that other members came or went.
     tell_changed: Callable[[Iterable[str]], None]
+    #: Holds the messages of consumers that are online.
+    renewals: Renewals
     #: By client id.
     sessions: dict[str, GrpcSession] = field(default_factory=dict, init=False)
 
@@ -99,6 +104,7 @@ class Telemetry:
         session = GrpcSession(stream, facts, language[:NAME_CHARS_MAX] or UNKNOWN_LANGUAGE)
         self.sessions[client_id] = session
         self._hear(session)
+        self.renewals.come_back(client_id)
         stream.send(answer_of(settings, group, self.topics.delay_levels).SerializeToString())
 
     def _group_of(self, facts: ClientFacts) -> Group | None:
@@ -108,11 +114,12 @@ class Telemetry:
     def _hear(self, session: GrpcSession) -> None:
         """Let the broker know a client for two more minutes."""
         stream, facts = session.stream, session.facts
+        session.heard_at_ms = self.clock.monotonic_ms()
         client: Client[ClientLink] = Client(
             client_id=stream.client_id,
             connection=stream,
             language=session.language,
-            heard_at_ms=self.clock.monotonic_ms(),
+            heard_at_ms=session.heard_at_ms,
             host=stream.host,
             dialect=Dialect.GRPC,
         )
@@ -136,6 +143,7 @@ class Telemetry:
         known = self.sessions.get(stream.client_id)
         if known is not None and known.stream is stream:
             del self.sessions[stream.client_id]
+            self.renewals.leave(stream.client_id)
         self.tell_changed(self.clients.drop(stream))
 
     def listener(self, client_id: str) -> OffsetsTold:
@@ -150,6 +158,14 @@ class Telemetry:
             return
         session.facts = session.facts._replace(topics=(*session.facts.topics, topic))
         self._hear(session)
+
+    def sweep(self) -> None:
+        """Let go what silent clients hold; they are still known if they speak again."""
+        oldest_ms = self.clock.monotonic_ms() - SILENT_MS_MAX
+        for client_id, session in self.sessions.items():
+            if session.heard_at_ms < oldest_ms:
+                self.renewals.end(client_id)
+        self.renewals.sweep()
 
     @serves("Heartbeat")
     def beat(self, request: GrpcRequest, said: HeartbeatRequest) -> None:
@@ -171,4 +187,5 @@ class Telemetry:
         session = self.sessions.pop(request.client_id, None)
         if session is not None:
             self._leave(session)
+            self.renewals.end(request.client_id)
         request.answer(NotifyClientTerminationResponse(status=ok()))

@@ -17,7 +17,8 @@ from escrowmq.protocol.grpc.messages import Settings, TelemetryCommand
 from escrowmq.protocol.message.ids import format_address
 
 if TYPE_CHECKING:
-    from escrowmq.broker.net.grpc_call import GrpcCall, GrpcConnection
+    from escrowmq.broker.net.grpc_call import GrpcCall
+    from escrowmq.broker.net.grpc_connection import GrpcConnection
     from escrowmq.broker.state.client_links import Taken
 
 log = event_log(__name__)
@@ -45,6 +46,7 @@ class TelemetryStream:
         self._settled = settled
         self._gone = gone
         self._taking = Taking()
+        self._sent_bytes = 0
 
     # Events of the call.
 
@@ -90,6 +92,7 @@ class TelemetryStream:
     def send(self, data: bytes) -> None:
         """Send a command."""
         if self.call.send(data):
+            self._sent_bytes += len(data)
             self._taking.handed(len(data), self)
 
     def send_and_tell(self, data: bytes, taken: Taken) -> None:
@@ -102,7 +105,8 @@ class TelemetryStream:
 
     def get_write_buffer_size(self) -> int:
         """Return how many bytes have not left yet."""
-        return self.call.unsent_bytes
+        # The socket also holds bytes of the connection's other calls.
+        return min(self.call.unsent_bytes, self._sent_bytes)
 
     def is_closing(self) -> bool:
         """Return whether the remaining bytes may be lost."""

@@ -164,6 +164,11 @@ class QueueFlights:
         self.due_from_ms = min(self.due_from_ms, visible_at_ms)
         return popped_at_ms
 
+    def hold_until(self, offset: int, visible_at_ms: int) -> None:
+        """Set when a message is visible again; its receipt stays valid."""
+        self._visible_at[self._first + offset - self.base] = visible_at_ms
+        self.due_from_ms = min(self.due_from_ms, visible_at_ms)
+
     def finish(self, offset: int) -> None:
         """Mark a delivered message as done: acknowledged, or a dead letter."""
         row = self._row(offset)

@@ -274,6 +274,12 @@ class PopService:
             epoch=self.deliveries.epoch,
         )
 
+    def hold_until(self, receipt: Receipt, visible_at_ms: int) -> None:
+        """Set when a message is visible again; its receipt stays valid."""
+        number, flights = self.deliveries.in_flight(receipt)
+        flights.hold_until(receipt.offset, visible_at_ms)
+        self._alarms.set(receipt.group, number, visible_at_ms)
+
     def dead_letter(self, receipt: Receipt, tell: TellDone, owner: Hashable = None) -> None:
         """Make a message a dead letter now; ``tell`` gets None once that is durable."""
         number, flights = self.deliveries.in_flight(receipt)
