@@ -140,15 +140,18 @@ async def test_a_message_beyond_the_limit_is_refused_and_others_are_not() -> Non
         await peer.close()
 
 
-async def test_data_beyond_a_window_is_refused() -> None:
+async def test_data_that_nobody_wants_is_thrown_away_and_granted_again() -> None:
     async with echo_service(GrpcLimits(message_bytes_max=1_000)) as echo:
         peer = await Http2Peer.to(echo)
         stream_id = peer.headers(content_type="text/html")
-        for _ in range(9):
-            # The stream is granted nothing, because nothing of it is ever taken.
+        for _ in range(20):
             peer.put(FrameKind.DATA, 0, stream_id, bytes(16_000))
         await peer.pong()
-        assert peer.answers[stream_id].reset is None, "each half of a window is granted again"
+        assert echo.door.shared.waiting.bytes == 0
+        grants = [one for one in peer.frames if one.kind == FrameKind.WINDOW_UPDATE]
+        assert stream_id in {one.stream_id for one in grants}
+        peer.put(FrameKind.DATA, END_STREAM, stream_id)
+        assert (await peer.answer(stream_id)).fields[":status"] == "415"
         await peer.close()
 
 
