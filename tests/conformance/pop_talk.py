@@ -1,4 +1,4 @@
-"""Requests that the conformance tests send as pop consumers, and the receipts that clients build."""
+"""Requests that the conformance tests send as pop consumers, and receipts as clients build them."""
 
 from __future__ import annotations
 

@@ -200,7 +200,10 @@ class GrpcStreams:
         size = len(payload)
         self._received_bytes += size
         if self._received_bytes * 2 > self.window:
-            self._grant_connection()
+            # Grants at half of a window come before a client can exceed it. Budgets bound what
+            # clients send, not windows: calls that wait for each other's windows never end.
+            self.output.put(window_update(0, self._received_bytes))
+            self._received_bytes = 0
         if flags & PADDED:
             payload = without_padding(payload)
         call = self.calls.get(stream_id)
@@ -208,17 +211,25 @@ class GrpcStreams:
             self._on_late_data(stream_id, call)
             return
         call.received_bytes += size
-        if call.received_bytes * 2 > self.stream_window or call.bytes_left is not None:
-            error = self._judge(call, len(payload), is_end=bool(flags & END_STREAM))
-            if error is not None:
-                self.refuse(stream_id, error)
+        if call.bytes_left is not None:
+            call.bytes_left -= len(payload)
+            if call.bytes_left < 0 or (flags & END_STREAM and call.bytes_left):
+                self.refuse(stream_id, Http2Error.PROTOCOL_ERROR)
                 return
-        if not flags & END_STREAM:
-            if payload:
-                self._requests.feed(call, payload)
-            else:
-                self._guard.control(self._now)
+        if flags & END_STREAM:
+            call.is_half_closed = True
+            self._take_last(call, payload)
             return
+        if call.received_bytes * 2 > self.stream_window:
+            self.output.put(window_update(stream_id, call.received_bytes))
+            call.received_bytes = 0
+        if payload:
+            self._requests.feed(call, payload)
+        else:
+            self._guard.control(self._now)
+
+    def _take_last(self, call: GrpcCall, payload: bytes) -> None:
+        """Take the last data of a request."""
         handle = call.on_request
         if (
             handle is not None
@@ -228,31 +239,11 @@ class GrpcStreams:
             and len(payload) <= self._whole_bytes_max
         ):
             # Most requests are one message in one frame.
-            call.is_half_closed = True
             call.request(handle, payload[MESSAGE_HEAD_BYTES:])
             return
         self._requests.feed(call, payload)
         if not call.has_ended:
             self._requests.half_close(call)
-
-    def _judge(self, call: GrpcCall, size: int, *, is_end: bool) -> Http2Error | None:
-        """Return the error if data exceeds a stream's window or differs from the told length."""
-        if call.received_bytes > self.stream_window:
-            return Http2Error.FLOW_CONTROL_ERROR
-        if call.bytes_left is not None:
-            call.bytes_left -= size
-            if call.bytes_left < 0 or (is_end and call.bytes_left):
-                return Http2Error.PROTOCOL_ERROR
-        if call.received_bytes * 2 > self.stream_window and not is_end:
-            self.output.put(window_update(call.stream_id, call.received_bytes))
-            call.received_bytes = 0
-        return None
-
-    def _grant_connection(self) -> None:
-        if self._received_bytes > self.window:
-            raise Http2Violation(Http2Error.FLOW_CONTROL_ERROR, "data beyond the window")
-        self.output.put(window_update(0, self._received_bytes))
-        self._received_bytes = 0
 
     def _on_late_data(self, stream_id: int, call: GrpcCall | None) -> None:
         """Judge data for a stream whose client side is over."""
