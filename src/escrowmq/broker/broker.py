@@ -71,8 +71,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from escrowmq.broker.config import Identity
+    from escrowmq.broker.grpc.place import GrpcPlace
     from escrowmq.broker.grpc.pulling import GrpcPulling
-    from escrowmq.broker.grpc.routing import GrpcPlace
     from escrowmq.broker.grpc.telemetry import Telemetry
     from escrowmq.broker.net.connection import ClientConnection
     from escrowmq.broker.net.grpc_call import GrpcMethods
@@ -299,6 +299,14 @@ class Broker:
             self.grpc_pulling,
         )
         return grpc_methods(answering, self.counts.grpc_rpcs, telemetry, parts)
+
+    def drain_grpc(self) -> None:
+        """Answer the long polls, and end the telemetry streams, before the broker stops."""
+        self.popping.polls.end()
+        if self.grpc_pulling is not None:
+            self.grpc_pulling.polls.end()
+        if self.telemetry is not None:
+            self.telemetry.close()
 
     # Frames and batches.
 

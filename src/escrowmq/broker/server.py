@@ -16,7 +16,15 @@ from time import perf_counter
 
 from escrowmq.broker.broker import Broker
 from escrowmq.broker.checks.look_up_process import LookUpProcess
-from escrowmq.broker.config import OFF, BrokerConfig, Identity, TopicsConfig, WriterConfig
+from escrowmq.broker.config import (
+    OFF,
+    BrokerConfig,
+    Identity,
+    TlsConfig,
+    TopicsConfig,
+    WriterConfig,
+)
+from escrowmq.broker.grpc.serving import GrpcServing
 from escrowmq.broker.native.status import Vitals
 from escrowmq.broker.net.connection import ClientConnection
 from escrowmq.broker.net.http import HttpConnections
@@ -94,6 +102,7 @@ class Server:
         backup_command: Sequence[str] = (),
         ledgers: Mapping[str, str] | None = None,
         look_up_command: Sequence[str] = (),
+        tls: TlsConfig | None = None,
     ) -> None:
         self._data = data
         self._clock = clock
@@ -120,6 +129,10 @@ class Server:
         self.limits = ConnectionLimits(broker)
         self._connections_max = broker.connections_max
         self._servers: list[asyncio.Server] = []
+        #: None if gRPC is off.
+        self._grpc: GrpcServing | None = None
+        if broker.grpc_port != OFF:
+            self._grpc = GrpcServing(data, broker, tls or TlsConfig(), self.limits)
         self._background = PeriodicTasks(lambda: self.broker.clock.now_ms())  # noqa: PLW0108 - not yet
         self._http = HttpConnections(server_pages(self, lambda: self._broker, broker))
         self._lock: DirectoryLock | None = None
@@ -136,6 +149,11 @@ class Server:
         """The broker, once started."""
         assert self._broker is not None
         return self._broker
+
+    @property
+    def grpc_address(self) -> str:
+        """Where gRPC clients connect; empty if gRPC is off."""
+        return "" if self._grpc is None else self._grpc.address
 
     @property
     def failed(self) -> asyncio.Future[BaseException]:
@@ -156,6 +174,8 @@ class Server:
             name_port, port = (one.getsockname()[1] for one in sockets)
             self.name_address = format_address(advertised, name_port)
             self.broker_address = format_address(advertised, port)
+            if self._grpc is not None:
+                self._grpc.bind(advertised)
             if config.http_port != OFF:
                 await self._start_http(advertised)
             self._broker = await self._recover(pack_host(advertised, port))
@@ -166,6 +186,8 @@ class Server:
                         lambda: ClientConnection(self.limits, self), sock=bound, backlog=BACKLOG
                     )
                 )
+            if self._grpc is not None:
+                await self._grpc.start(self.broker.serve_grpc, self.broker.clock.now_ms())
         except BaseException:
             for bound in sockets:
                 bound.close()
@@ -221,7 +243,7 @@ class Server:
             background=self._background,
             name_address=self.name_address,
             http_address=self.http_address,
-            connections=lambda: len(self._connections),
+            connections=self._connection_count,
             limits=self.limits,
             recovery_s=recovery_s,
             found=found,
@@ -254,6 +276,7 @@ class Server:
         await self._close_doors()
         self._http.close()
         if self._broker is not None:
+            self._broker.drain_grpc()
             await self._broker.rounds.close()
         if self._look_ups is not None:
             await self._look_ups.stop()
@@ -289,10 +312,14 @@ class Server:
             await asyncio.sleep(0)
         for server in self._servers:
             server.close()
+        if self._grpc is not None:
+            self._grpc.close_soon()
 
     async def _hang_up(self) -> None:
         """Close all connections after their last answers; cut peers that do not read these."""
         self._all_gone = asyncio.Event()
+        if self._grpc is not None:
+            await self._grpc.close()
         for _ in range(ACCEPT_TURNS):
             # Connections that were accepted before the doors closed arrive some turns later.
             await asyncio.sleep(0)
@@ -304,6 +331,10 @@ class Server:
                 await asyncio.wait_for(self._all_gone.wait(), HANG_UP_S)
         for connection in list(self._connections):
             connection.cut("stopping")
+
+    def _connection_count(self) -> int:
+        grpc = 0 if self._grpc is None else self._grpc.connections
+        return len(self._connections) + grpc
 
     # Called by connections.
 

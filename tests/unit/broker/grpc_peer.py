@@ -7,7 +7,7 @@ from itertools import count
 from typing import Any, TypeVar, cast
 
 from escrowmq.broker.grpc.names import timestamp
-from escrowmq.broker.grpc.routing import GrpcPlace
+from escrowmq.broker.grpc.place import GrpcPlace
 from escrowmq.broker.net.grpc_call import GrpcCall, GrpcMethods, StreamEvents
 from escrowmq.broker.server import Server
 from escrowmq.protocol.grpc import messages as grpc

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from escrowmq.broker.grpc.routing import GrpcPlace
+from escrowmq.broker.grpc.place import GrpcPlace
 from escrowmq.broker.grpc.service import METHODS
 from escrowmq.model.catalog import MessageType
 from escrowmq.protocol.grpc import messages as grpc

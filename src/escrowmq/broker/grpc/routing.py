@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
 from escrowmq.broker.grpc.codes import ok
@@ -18,6 +17,7 @@ from escrowmq.protocol.message.limits import validate_topic
 from escrowmq.protocol.message.message_views import SYSTEM_TOPICS
 
 if TYPE_CHECKING:
+    from escrowmq.broker.grpc.place import GrpcPlace
     from escrowmq.broker.state.expiring import Uses
     from escrowmq.broker.state.groups import Groups
     from escrowmq.broker.state.topics import Topics
@@ -36,24 +36,6 @@ _EVERY_TYPE = (
     GrpcMessageType.TRANSACTION,
 )
 _ANY = (MessageType.MIXED, MessageType.UNSPECIFIED)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GrpcPlace:
-    """Where gRPC clients find this broker."""
-
-    name: str
-    host: str
-    port: int
-
-    def broker(self) -> grpc.Broker:
-        """Return this broker as routes name it."""
-        is_v6 = ip_address(self.host).version == 6  # noqa: PLR2004 - the version is its name
-        endpoints = grpc.Endpoints(
-            scheme=GrpcScheme.IPv6 if is_v6 else GrpcScheme.IPv4,
-            addresses=[grpc.Address(host=self.host, port=self.port)],
-        )
-        return grpc.Broker(name=self.name, id=0, endpoints=endpoints)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +86,18 @@ class GrpcRouting:
             topic=resource,
             id=queue_id,
             permission=_PERMISSIONS[perm],
-            broker=self.place.broker(),
+            broker=_broker(self.place),
             accept_message_types=_types(topic),
         )
+
+
+def _broker(place: GrpcPlace) -> grpc.Broker:
+    """Return this broker as routes name it."""
+    scheme = GrpcScheme.IPv6 if ":" in place.host else GrpcScheme.IPv4
+    addresses = [grpc.Address(host=place.host, port=place.port)]
+    return grpc.Broker(
+        name=place.name, id=0, endpoints=grpc.Endpoints(scheme=scheme, addresses=addresses)
+    )
 
 
 def _named(resource: grpc.Resource) -> str:

@@ -146,6 +146,11 @@ class Telemetry:
             self.renewals.leave(stream.client_id)
         self.tell_changed(self.clients.drop(stream))
 
+    def close(self) -> None:
+        """End all streams: clients connect again once the broker is back."""
+        for session in list(self.sessions.values()):
+            session.stream.call.end()
+
     def listener(self, client_id: str) -> OffsetsTold:
         """Return the client that an offset is told to, for as long as it is known."""
         session = self.sessions.get(client_id)

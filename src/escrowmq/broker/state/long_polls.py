@@ -111,6 +111,13 @@ class LongPolls(Generic[PollT]):
         self._last_tick = tick
         self.try_again(over)
 
+    def end(self) -> None:
+        """Try all polls for the last time, because the broker stops."""
+        over = [poll for poll in self if not poll.is_over]
+        for poll in over:
+            poll.is_over = True
+        self.try_again(over)
+
     def try_again(self, polls: Iterable[PollT]) -> None:
         """Try these polls, a few at a time."""
         was_idle = not self._to_try
