@@ -300,6 +300,12 @@ class Broker:
         )
         return grpc_methods(answering, self.counts.grpc_rpcs, telemetry, parts)
 
+    def forget_silent_clients(self) -> None:
+        """Forget clients that were silent for too long, and let go what they hold."""
+        self.heartbeats.expire()
+        if self.telemetry is not None:
+            self.telemetry.sweep()
+
     def drain_grpc(self) -> None:
         """Answer the long polls, and end the telemetry streams, before the broker stops."""
         self.popping.polls.end()

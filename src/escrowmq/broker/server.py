@@ -30,8 +30,10 @@ from escrowmq.broker.net.connection import ClientConnection
 from escrowmq.broker.net.http import HttpConnections
 from escrowmq.broker.net.limits import ConnectionLimits
 from escrowmq.broker.net.listening import (
+    ACCEPT_TURNS,
     address_to_tell,
     bound_socket,
+    close_servers,
     local_address,
     open_files_max,
 )
@@ -78,7 +80,6 @@ PROBE_S = 1.0
 BACKLOG = 4_096
 #: How long peers may take to read the last answers when the broker stops.
 HANG_UP_S = 1.0
-ACCEPT_TURNS = 4
 #: Open files that are reserved for the store and for connections beyond the limit.
 FILES_RESERVED = 1_024
 
@@ -179,6 +180,8 @@ class Server:
             if config.http_port != OFF:
                 await self._start_http(advertised)
             self._broker = await self._recover(pack_host(advertised, port))
+            if self._grpc is not None:
+                await self._grpc.start(self.broker.serve_grpc, self.broker.clock.now_ms())
             loop = asyncio.get_running_loop()
             for bound in sockets:
                 self._servers.append(
@@ -186,8 +189,6 @@ class Server:
                         lambda: ClientConnection(self.limits, self), sock=bound, backlog=BACKLOG
                     )
                 )
-            if self._grpc is not None:
-                await self._grpc.start(self.broker.serve_grpc, self.broker.clock.now_ms())
         except BaseException:
             for bound in sockets:
                 bound.close()
@@ -273,7 +274,9 @@ class Server:
         """Accept no more clients, answer open requests, and close the store."""
         self._background.stop()
         await self._watch.stop()
-        await self._close_doors()
+        await close_servers(self._servers)
+        if self._grpc is not None:
+            self._grpc.close_soon()
         self._http.close()
         if self._broker is not None:
             self._broker.drain_grpc()
@@ -297,23 +300,6 @@ class Server:
             self._meta.close_file()
         if self._lock is not None:
             self._lock.close()
-
-    async def _close_doors(self) -> None:
-        """Accept no more connections.
-
-        When a server is closed, asyncio does not close a socket that it has accepted but not yet
-        handed over. So stop accepting first, and close the server some turns of the loop later.
-        """
-        loop = asyncio.get_running_loop()
-        if isinstance(loop, asyncio.SelectorEventLoop):
-            for listening in (one for server in self._servers for one in server.sockets):
-                loop.remove_reader(listening)
-        for _ in range(ACCEPT_TURNS):
-            await asyncio.sleep(0)
-        for server in self._servers:
-            server.close()
-        if self._grpc is not None:
-            self._grpc.close_soon()
 
     async def _hang_up(self) -> None:
         """Close all connections after their last answers; cut peers that do not read these."""
@@ -380,9 +366,7 @@ class Server:
 
     async def _sweep(self) -> None:
         """Forget silent clients and close silent connections."""
-        self.broker.heartbeats.expire()
-        if self.broker.telemetry is not None:
-            self.broker.telemetry.sweep()
+        self.broker.forget_silent_clients()
         self.broker.locks.expire()
         oldest = asyncio.get_running_loop().time() - self._config.idle_ms_max / 1_000
         for connection in list(self._connections):
