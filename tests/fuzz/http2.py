@@ -14,7 +14,7 @@ import secrets
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from random import Random
 
 import hpack
@@ -191,19 +191,17 @@ class Session:
     def _sound_frame(self) -> bytes:
         """Return a frame that a client may send after its requests, or almost."""
         random = self._random
-        make = random.choice(
-            (
-                lambda: self._data(self._stream_id()),
-                lambda: window_update(random.choice((0, self._stream_id())), 10_000),
-                lambda: window_update(self._stream_id(), random.choice(EXTREMES) & WINDOW_MAX),
-                lambda: rst_stream(self._stream_id(), Http2Error.CANCEL),
-                lambda: frame(FrameKind.PING, random.choice((0, ACK)), 0, b"draining"),
-                lambda: settings_frame({Setting.INITIAL_WINDOW_SIZE: random.randrange(100_000)}),
-                lambda: frame(FrameKind.PRIORITY, 0, self._stream_id(), bytes(5)),
-                lambda: frame(FrameKind.GOAWAY, 0, 0, bytes(8)),
-            )
+        makers: tuple[Callable[[], bytes], ...] = (
+            lambda: self._data(self._stream_id()),
+            lambda: window_update(random.choice((0, self._stream_id())), 10_000),
+            lambda: window_update(self._stream_id(), random.choice(EXTREMES) & WINDOW_MAX),
+            lambda: rst_stream(self._stream_id(), Http2Error.CANCEL),
+            lambda: frame(FrameKind.PING, random.choice((0, ACK)), 0, b"draining"),
+            lambda: settings_frame({Setting.INITIAL_WINDOW_SIZE: random.randrange(100_000)}),
+            lambda: frame(FrameKind.PRIORITY, 0, self._stream_id(), bytes(5)),
+            lambda: frame(FrameKind.GOAWAY, 0, 0, bytes(8)),
         )
-        return make()
+        return random.choice(makers)()
 
 
 def frames_in(data: bytes) -> Iterator[tuple[int, int, bytes]]:

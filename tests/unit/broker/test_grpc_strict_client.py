@@ -25,7 +25,7 @@ class StrictClient:
         self._rules = h2.connection.H2Connection(config)
         self._rules.initiate_connection()
         self._data: dict[int, bytes] = {}
-        self.trailers: dict[int, dict[str, str]] = {}
+        self.trailers: dict[int, list[tuple[str, str]]] = {}
 
     async def call(self, message: bytes) -> tuple[int, bytes]:
         """Return the stream and the answer."""
@@ -71,7 +71,9 @@ class StrictClient:
                         event.flow_controlled_length, event.stream_id
                     )
                 case h2.events.TrailersReceived():
-                    self.trailers[event.stream_id] = dict(event.headers)
+                    self.trailers[event.stream_id] = [
+                        (str(name), str(value)) for name, value in event.headers
+                    ]
         self._writer.write(self._rules.data_to_send())
 
     async def close(self) -> None:
@@ -92,6 +94,6 @@ async def test_a_strict_client_finds_no_fault() -> None:
             body = BODY[: number * 6_000]
             stream_id, found = await client.call(body)
             assert found == body
-            assert client.trailers[stream_id] == {"grpc-status": "0"}
+            assert client.trailers[stream_id] == [("grpc-status", "0")]
         await client.close()
         assert not echo.counts
