@@ -164,7 +164,7 @@ class GrpcStreams:
         elif call.is_half_closed:
             raise violation(Http2Error.STREAM_CLOSED, "HEADERS after the last message")
         elif problem or not flags & END_STREAM:
-            self.refuse(stream_id, Http2Error.PROTOCOL_ERROR)
+            self.reject(stream_id, Http2Error.PROTOCOL_ERROR)
         else:
             self._requests.half_close(call)
 
@@ -174,13 +174,13 @@ class GrpcStreams:
             head = self._heads.read_request(block)
         except HeaderListTooLarge:
             self.output.put_headers(stream_id, HEADERS_TOO_LARGE, END_STREAM)
-            self.refuse(stream_id, Http2Error.NO_ERROR)
+            self.reject(stream_id, Http2Error.NO_ERROR)
             return
         if self.refuses_calls or len(self.calls) >= self._limits.streams_max:
-            self.refuse(stream_id, Http2Error.REFUSED_STREAM)
+            self.reject(stream_id, Http2Error.REFUSED_STREAM)
             return
         if head.problem:
-            self.refuse(stream_id, Http2Error.PROTOCOL_ERROR)
+            self.reject(stream_id, Http2Error.PROTOCOL_ERROR)
             return
         call = GrpcCall(self, stream_id, head, self.output.initial_window)
         self.calls[stream_id] = call
@@ -214,7 +214,7 @@ class GrpcStreams:
         if call.bytes_left is not None:
             call.bytes_left -= len(payload)
             if call.bytes_left < 0 or (flags & END_STREAM and call.bytes_left):
-                self.refuse(stream_id, Http2Error.PROTOCOL_ERROR)
+                self.reject(stream_id, Http2Error.PROTOCOL_ERROR)
                 return
         if flags & END_STREAM:
             call.is_half_closed = True
@@ -251,11 +251,11 @@ class GrpcStreams:
             raise _protocol_error("DATA on an idle stream", stream=stream_id)
         self._guard.control(self._now)
         if call is not None or stream_id not in self._ended_early:
-            self.refuse(stream_id, Http2Error.STREAM_CLOSED)
+            self.reject(stream_id, Http2Error.STREAM_CLOSED)
 
     # Endings.
 
-    def refuse(self, stream_id: int, error: Http2Error) -> None:
+    def reject(self, stream_id: int, error: Http2Error) -> None:
         """Reset a stream because of what the client sent."""
         self._guard.reset(self._now)
         self.output.put(rst_stream(stream_id, error))
@@ -343,7 +343,7 @@ class GrpcStreams:
     def _widen(self, call: GrpcCall, increment: int) -> None:
         call.window += increment
         if call.window > WINDOW_MAX:
-            self.refuse(call.stream_id, Http2Error.FLOW_CONTROL_ERROR)
+            self.reject(call.stream_id, Http2Error.FLOW_CONTROL_ERROR)
         elif call.held_bytes:
             self.output.resume(call)
 
@@ -378,7 +378,7 @@ class GrpcStreams:
         if call is None:
             self._guard.control(self._now)
         elif increment == 0:
-            self.refuse(stream_id, Http2Error.PROTOCOL_ERROR)
+            self.reject(stream_id, Http2Error.PROTOCOL_ERROR)
         else:
             self._widen(call, increment)
 
