@@ -77,6 +77,8 @@ PROTOCOL_MAY_IMPORT: dict[str, set[str]] = {
     "__init__": set(),
     "message": set(),
     "remoting": {"message"},
+    # Frames, header compression and gRPC's framing; knows no message of ours.
+    "http2": set(),
     # Native requests travel in remoting frames.
     "native": {"message", "remoting"},
     "look_up": {"message", "native"},
