@@ -144,7 +144,7 @@ BROKER_MAY_IMPORT: dict[str, set[str]] = {
     "net": {"state", "write"},
     "pop": {"state", "write"},
     "checks": {"net", "state", "write"},
-    "native": {"checks", "net", "periodic", "state", "write"},
+    "native": {"checks", "net", "periodic", "pop", "state", "write"},
     # RocketMQ's tools get the status that native requests define.
     "rocketmq": {"native", "net", "pop", "state"},
     "pages": {"native", "net", "state"},
