@@ -79,6 +79,7 @@ PROTOCOL_MAY_IMPORT: dict[str, set[str]] = {
     "remoting": {"message"},
     # Frames, header compression and gRPC's framing; knows no message of ours.
     "http2": set(),
+    "grpc": {"message", "remoting"},
     # Native requests travel in remoting frames.
     "native": {"message", "remoting"},
     "look_up": {"message", "native"},
@@ -143,19 +144,21 @@ BROKER_MAY_IMPORT: dict[str, set[str]] = {
     "periodic": set(),
     "state": set(),
     "write": {"config", "state"},
-    "net": {"state", "write"},
+    "net": {"config", "state", "write"},
     "pop": {"state", "write"},
     "checks": {"net", "state", "write"},
-    "native": {"checks", "net", "periodic", "state", "write"},
+    "native": {"checks", "net", "periodic", "pop", "state", "write"},
     # RocketMQ's tools get the status that native requests define.
     "rocketmq": {"native", "net", "pop", "state"},
+    "grpc": {"net", "pop", "state"},
     "pages": {"native", "net", "state"},
     "watch": {"native", "periodic"},
-    "broker": {"checks", "native", "net", "pop", "rocketmq", "state", "write"},
+    "broker": {"checks", "grpc", "native", "net", "pop", "rocketmq", "state", "write"},
     "server": {
         "broker",
         "checks",
         "config",
+        "grpc",
         "native",
         "net",
         "pages",
