@@ -137,7 +137,7 @@ def broker(
 ) -> Iterator[str]:
     """Start a broker, wait until it is ready, and give the address of its name server."""
     words = [str(bin_folder / "escrowmq"), way.command, "--data-dir", str(folder / "data")]
-    words += ["--port", "0", "--name-port", "0", "--http-port", "0"]
+    words += ["--port", "0", "--name-port", "0", "--grpc-port", "-1", "--http-port", "0"]
     with timed(steps, "broker"):
         process = subprocess.Popen(  # noqa: S603 -- our own command
             words, cwd=folder, env=environ, stdout=subprocess.PIPE, text=True

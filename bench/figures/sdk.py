@@ -109,7 +109,7 @@ def client_cpu() -> None:
 def our_broker(data: Path) -> Iterator[str]:
     """Run a broker in a process of its own; give its name server's address."""
     words = [sys.executable, "-m", "escrowmq.cli.main", "serve", "--data-dir", str(data)]
-    settings = ["store.durability=os", "broker.port=0", "broker.name_port=0"]
+    settings = ["store.durability=os", "broker.port=0", "broker.name_port=0", "broker.grpc_port=-1"]
     for setting in settings:
         words += ["--set", setting]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)  # noqa: S603 - ours

@@ -57,7 +57,8 @@ def train(cache: Path) -> None:
 def up(data: Path, cache: Path) -> Iterator[tuple[int, dict[str, str]]]:
     """Run ``escrowmq up``; give the pipeline's process id and the addresses that it printed."""
     command = [sys.executable, "-m", "escrowmq.cli.main", "up", "--data-dir", str(data)]
-    command += ["--port", "0", "--name-port", "0", "--set", "pipeline.http_port=0"]
+    command += ["--port", "0", "--name-port", "0", "--grpc-port", "-1"]
+    command += ["--set", "pipeline.http_port=0"]
     command += ["--set", f"pipeline.cache_dir={cache}", "--set", "transaction.check_after_ms=1000"]
     began_s = time.monotonic()
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:  # noqa: S603 - ours

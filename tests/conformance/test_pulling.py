@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from escrowmq.broker.rocketmq import offsets
+from escrowmq.broker.state import group_offsets
 from escrowmq.protocol.remoting.admin_headers import CreateTopicHeader, RouteHeader
 from escrowmq.protocol.remoting.codes import RequestCode, ResponseCode
 from escrowmq.protocol.remoting.consumer_headers import QueryOffsetHeader, QueueHeader
-from tests.conformance.talk import COMMITS, SUBSCRIBES, beat, pulling
+from tests.conformance.talk import COMMITS, SUBSCRIBES, pulling
 from tests.unit.broker.test_delivering import bodies
 from tests.unit.broker.wire import SEND, Peer, facts, sending, serving
 
@@ -93,7 +93,7 @@ async def test_a_new_group_begins_where_the_queue_does_unless_that_is_long_ago(
         peer = await Peer.to(server.broker_address)
         await peer.ask(SEND, sending(), b"x")
         assert facts(await peer.ask(query, header))["offset"] == "0"
-        monkeypatch.setattr(offsets, "RECENT_BYTES", 0)
+        monkeypatch.setattr(group_offsets, "RECENT_BYTES", 0)
         assert (await peer.ask(query, header)).code == ResponseCode.QUERY_NOT_FOUND
 
 
@@ -123,20 +123,3 @@ async def test_unknown_topics_are_made_like_the_one_that_lends_its_settings(
             8,
             7,
         )
-
-
-async def test_the_pop_model_is_refused_by_the_code_that_clients_fall_back_on(
-    tmp_path: Path,
-) -> None:
-    async with serving(tmp_path) as server:
-        peer = await Peer.to(server.broker_address)
-        await beat(peer)
-        for code in (
-            RequestCode.QUERY_ASSIGNMENT,
-            RequestCode.POP_MESSAGE,
-            RequestCode.ACK_MESSAGE,
-            RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
-            RequestCode.BATCH_ACK_MESSAGE,
-        ):
-            answer = await peer.ask(code)
-            assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED

@@ -60,7 +60,15 @@ def served(directory: Path, *settings: str) -> Iterator[Served]:
     log = directory / "log"
     flags = [flag for setting in settings for flag in ("--set", setting)]
     command = [sys.executable, "-m", "escrowmq.cli.main", "serve", "--port", "0"]
-    command += ["--name-port", "0", "--data-dir", str(directory / "data"), *flags]
+    command += [
+        "--name-port",
+        "0",
+        "--grpc-port",
+        "-1",
+        "--data-dir",
+        str(directory / "data"),
+        *flags,
+    ]
     with (
         log.open("w", encoding="utf-8") as errors,
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process,

@@ -67,14 +67,21 @@ def apache_proxy(version: str) -> Path:
 
 def go_peer() -> Path:
     """Return a directory with the program ``driver``."""
-    source = PEERS / "go"
+    return _go_program("go", "the Go peer")
+
+
+def h2spec() -> Path:
+    """Return a directory with the program ``driver``, which runs h2spec."""
+    return _go_program("h2spec", "h2spec")
+
+
+def _go_program(name: str, what: str) -> Path:
+    source = PEERS / name
     return _built(
-        "go",
+        name,
         source,
         "",
-        lambda place: _run(
-            "go", ["build", "-o", str(place / "driver"), "."], source, "the Go peer"
-        ),
+        lambda place: _run("go", ["build", "-o", str(place / "driver"), "."], source, what),
     )
 
 

@@ -25,6 +25,7 @@ class Escrow(RunningBroker):
 
     def boot(self, home: Path) -> None:
         ports = {"name-port": port(self.name_server), "port": port(self.broker_address)}
+        ports["grpc-port"] = "-1"
         self.serving, ready = start_saying(
             "ready",
             "escrowmq",

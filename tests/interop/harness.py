@@ -35,12 +35,19 @@ from tests.interop.errors import (
 from tests.interop.escrow import Escrow, quick_escrow
 from tests.interop.peer import Ability, Peer
 from tests.interop.scenario import SCENARIOS, Broker, Scenario, scenarios_for
-from tests.interop.scenarios import administering, consuming, looking, sending, transactions
+from tests.interop.scenarios import (
+    administering,
+    consuming,
+    looking,
+    popping,
+    sending,
+    transactions,
+)
 from tests.interop.stock import GoPeer, JavaPeer, WheelPeer, every_peer
 from tests.interop.values import Answer, FromWhere, Message, Model, Received, Sent, sleep_then
 
 #: Importing these modules registers their scenarios.
-SCENARIO_MODULES = (administering, consuming, looking, sending, transactions)
+SCENARIO_MODULES = (administering, consuming, looking, popping, sending, transactions)
 
 __all__ = [
     "JAVA_4",

@@ -45,6 +45,8 @@ class Ability(Enum):
     LOOK_UP = auto()
     MQADMIN = auto()
     TRACE = auto()
+    #: Its push consumers can leave the queues to the broker, and pop.
+    POP = auto()
 
 
 class Peer:

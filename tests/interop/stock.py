@@ -12,8 +12,8 @@ from tests.interop.peer import Ability, Peer
 CLIENT_HOME = CACHE / "home"
 
 JAVA_ABILITIES = frozenset(Ability)
-#: This client is older than the timer of 5.x.
-JAVA_4_ABILITIES = JAVA_ABILITIES - {Ability.DELIVER_TIME}
+#: This client is older than the timer and the pop model of 5.x.
+JAVA_4_ABILITIES = JAVA_ABILITIES - {Ability.DELIVER_TIME, Ability.POP}
 
 #: Little memory and a quick start, because scenarios are short.
 SMALL = ("-Xms64m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")

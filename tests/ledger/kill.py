@@ -67,7 +67,7 @@ def broker(
 ) -> Iterator[tuple[str, str]]:
     """Run a broker process; yield the addresses of its name server and of the broker."""
     command = [sys.executable, "-m", "escrowmq.cli.main", "serve", "--data-dir", str(data)]
-    command += ["--port", "0", "--name-port", "0"]
+    command += ["--port", "0", "--name-port", "0", "--grpc-port", "-1"]
     checked_by = "pipeline" if checks is Checks.SETTLER else "broker"
     for setting in (*POLICY, f"checked_by={checked_by}"):
         command += ["--set", f"transaction.{setting}"]

@@ -32,7 +32,8 @@ _pause = threading.Event()
 def serving_process(data: Path, url: str) -> Iterator[tuple[int, NativeCalls]]:
     """Run ``escrowmq serve`` with a ledger; yield its process id and a connection to it."""
     command = [sys.executable, "-m", "escrowmq.cli.main", "serve", "--data-dir", str(data)]
-    command += ["--port", "0", "--name-port", "0", "--set", "transaction.check_after_ms=0"]
+    command += ["--port", "0", "--name-port", "0", "--grpc-port", "-1"]
+    command += ["--set", "transaction.check_after_ms=0"]
     environment = {**os.environ, "ESCROWMQ_LEDGER__SHOP__URL": url}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         try:

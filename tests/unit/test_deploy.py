@@ -35,7 +35,7 @@ AS_USER = (
     *("setpriv", f"--reuid={UID}", f"--regid={UID}", "--clear-groups", "--no-new-privs"),
     *(f"--bounding-set={READS}", f"--inh-caps={READS}", f"--ambient-caps={READS}"),
 )
-ANY_PORT = ("--port", "0", "--name-port", "0")
+ANY_PORT = ("--port", "0", "--name-port", "0", "--grpc-port", "-1")
 
 
 def unit() -> dict[str, dict[str, list[str]]]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from escrowmq.broker.checks.budget import CheckBudget
 from escrowmq.broker.checks.checking import CheckFrames, Checking
 from escrowmq.broker.checks.contradictions import Contradictions
+from escrowmq.broker.checks.end_log import EndLog
 from escrowmq.broker.checks.leading import Leadership
 from escrowmq.broker.checks.ledger_passes import LedgerPasses, LookUpPort
 from escrowmq.broker.checks.obeying import VerdictExecutor
@@ -28,11 +29,18 @@ from escrowmq.broker.native.verdicts import NativeVerdicts
 from escrowmq.broker.native.writing import NativeWriting
 from escrowmq.broker.net.answering import Answering
 from escrowmq.broker.net.requests import Handler, Request, handlers_of
+from escrowmq.broker.pop.dead_letters import DeadLetters
+from escrowmq.broker.pop.deliveries import Deliveries
+from escrowmq.broker.pop.places import PopPlaces
+from escrowmq.broker.pop.service import PopService
+from escrowmq.broker.pop.taking import PopTaking
 from escrowmq.broker.rocketmq.administering import Administering
+from escrowmq.broker.rocketmq.assigning import Assigning
 from escrowmq.broker.rocketmq.ending import EndTransactionRequests
 from escrowmq.broker.rocketmq.group_tools import GroupTools
 from escrowmq.broker.rocketmq.heartbeats import Heartbeats
 from escrowmq.broker.rocketmq.offsets import OffsetRequests, OffsetResets, QueueLocks, QueueOffsets
+from escrowmq.broker.rocketmq.popping import PopRequests
 from escrowmq.broker.rocketmq.pulling import Pulling
 from escrowmq.broker.rocketmq.querying import Querying
 from escrowmq.broker.rocketmq.relaying import GroupNotices, Relaying
@@ -41,9 +49,11 @@ from escrowmq.broker.rocketmq.routes import Routes
 from escrowmq.broker.rocketmq.sending import Sending
 from escrowmq.broker.state.capacity import Capacities
 from escrowmq.broker.state.cataloging import Cataloging
+from escrowmq.broker.state.client_links import ClientLink, Dialect
 from escrowmq.broker.state.clients import Clients
 from escrowmq.broker.state.counting import BrokerCounts
 from escrowmq.broker.state.expiring import Expiring, Uses
+from escrowmq.broker.state.group_offsets import GroupOffsets
 from escrowmq.broker.state.ledger_reports import LedgerReports, PipelineSigns
 from escrowmq.broker.state.messages import REGION, Messages
 from escrowmq.broker.state.pipeline_life import PipelineLife
@@ -58,9 +68,16 @@ from escrowmq.store.reading.reader import StoreReader
 from escrowmq.store.retention.retention import removable_below
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from escrowmq.broker.config import Identity
+    from escrowmq.broker.grpc.place import GrpcPlace
+    from escrowmq.broker.grpc.pulling import GrpcPulling
+    from escrowmq.broker.grpc.telemetry import Telemetry
     from escrowmq.broker.net.connection import ClientConnection
+    from escrowmq.broker.net.grpc_call import GrpcMethods
     from escrowmq.broker.state.groups import Groups
+    from escrowmq.broker.state.long_polls import LongPolls
     from escrowmq.broker.state.topics import Topics
     from escrowmq.broker.write.broker_clock import BrokerClock
     from escrowmq.broker.write.inbox import QueuedCommand
@@ -92,11 +109,12 @@ class Broker:
         self.counts = BrokerCounts(store)
         self.signs = PipelineSigns()
         self.contradictions = Contradictions()
+        self.end_log = EndLog()
         self.ledger_reports = LedgerReports()
         self.life = PipelineLife()
         policy = store.core.policy
         self.leadership = Leadership(policy, clock, self.life, self.ledger_reports)
-        self.clients: Clients[ClientConnection] = Clients()
+        self.clients: Clients[ClientLink] = Clients()
         clients = self.clients
         self.notices = GroupNotices(clients)
         self.locks = QueueLocks(clock)
@@ -119,16 +137,21 @@ class Broker:
         self.executor = VerdictExecutor(writer, self.checking, self.counts)
         self.rounds = SettleRounds(store, writer, clock, self.leadership, self.executor)
         self.messages = Messages(topics=topics, clock=clock, cluster=identity.cluster)
-        self.offsets = OffsetRequests(catalog, meta, queues, reach, topics, groups, uses)
+        self.popping = self._popping()
+        places = self.popping.places
+        self.offsets = GroupOffsets(catalog, meta, queues, reach, places.is_popped)
         self.pulling = Pulling(
-            groups, topics, clients, queues, self.offsets, reach, uses, self.counts
+            groups, topics, clients, queues, self.offsets, places, reach, uses, self.counts
         )
         self.heartbeats = Heartbeats(catalog, clients, clock, groups, topics, self.notices)
         self.relaying = Relaying(
             clients=clients, reader=self.reader, next_opaque=self.notices.next_opaque
         )
-        self._cataloging = Cataloging(meta, groups, self.pulling, reach, self.counts)
+        self._cataloging = Cataloging(meta, groups, self.pulling, self.popping, reach, self.counts)
         calls = CallHandling(store, writer, clock, self.answering)
+        #: Exist once the broker serves gRPC clients.
+        self.grpc_pulling: GrpcPulling | None = None
+        self.telemetry: Telemetry | None = None
         self._handlers: dict[int, Handler] = {}
         for part in (*self._parts_of_clients(), *self._parts_of_tools()):
             self._handlers.update(handlers_of(part))
@@ -152,6 +175,24 @@ class Broker:
 
         return Retaining(store, self.writer, now_ms, may_delete)
 
+    def _popping(self) -> PopService:
+        store, writer, clock, queues = self.store, self.writer, self.clock, self.queues
+        places = PopPlaces(store, writer, queues, self.meta)
+        taking = PopTaking(store, queues, places, self.counts)
+        dead_letters = DeadLetters(writer, clock, queues, self.topics)
+        return PopService(
+            store,
+            writer,
+            clock,
+            self.groups,
+            self.topics,
+            self.uses,
+            places,
+            taking,
+            Deliveries(store, places),
+            dead_letters,
+        )
+
     def _parts_of_clients(self) -> tuple[object, ...]:
         """Return the parts that handle requests of RocketMQ's clients."""
         answering, clock, groups, topics = self.answering, self.clock, self.groups, self.topics
@@ -159,14 +200,16 @@ class Broker:
         sent = SentAnswers(identity.store_host, REGION)
         return (
             Sending(answering, clock, groups, topics, self.messages, self.locks, identity, sent),
-            EndTransactionRequests(answering, self.contradictions),
+            EndTransactionRequests(answering, self.contradictions, self.end_log),
             Retrying(answering, clock, groups, topics, self.reader),
             Routes(self.catalog, topics, self.uses, identity),
             QueueOffsets(self.queues, self.reach, topics),
             self.checking,
             self.heartbeats,
             self.pulling,
-            self.offsets,
+            PopRequests(self.popping),
+            Assigning(answering, clock, groups, topics, self.catalog, self.clients, identity),
+            OffsetRequests(self.offsets, topics, groups, self.uses),
             self.locks,
         )
 
@@ -179,7 +222,9 @@ class Broker:
             Querying(self.store, self.reader),
             Administering(answering, self.store, clock, topics, queues, self.reach, identity),
             GroupTools(answering, clock, groups, topics, self.clients, meta, queues, identity),
-            OffsetResets(queues, topics, groups, meta, writing, self.notices, identity),
+            OffsetResets(
+                queues, topics, groups, meta, writing, self.notices, identity, self.popping.places
+            ),
             self.relaying,
         )
 
@@ -210,7 +255,17 @@ class Broker:
             NativeRecords(store=store, reader=reader, clients=clients),
             NativeReading(store=store, reader=reader, topics=topics, uses=self.uses),
             NativeFinding(store, reader),
-            NativeAdmin(store, reader, meta, writing, clients, clock, topics, self.groups),
+            NativeAdmin(
+                store,
+                reader,
+                meta,
+                writing,
+                clients,
+                clock,
+                topics,
+                self.groups,
+                self.popping.places,
+            ),
         )
 
     def look_up_with(self, process: LookUpPort) -> LedgerPasses:
@@ -220,6 +275,54 @@ class Broker:
         )
         self.rounds.ledger_work = passes
         return passes
+
+    def serve_grpc(self, place: GrpcPlace, key: bytes) -> GrpcMethods:
+        """Return the methods for RocketMQ's gRPC clients, which find the broker at this place."""
+        # Imported here, because a broker without gRPC has no use for protobuf's 5 MB.
+        from escrowmq.broker.grpc.ending import GrpcEnding
+        from escrowmq.broker.grpc.orphans import OrphanCommands
+        from escrowmq.broker.grpc.pulling import GrpcPulling
+        from escrowmq.broker.grpc.receiving import GrpcReceiving
+        from escrowmq.broker.grpc.renewing import Renewals
+        from escrowmq.broker.grpc.routing import GrpcRouting
+        from escrowmq.broker.grpc.sending import GrpcSending
+        from escrowmq.broker.grpc.service import grpc_methods
+        from escrowmq.broker.grpc.telemetry import Telemetry
+        from escrowmq.broker.grpc.transaction_ids import TransactionIds
+
+        answering, store, clock = self.answering, self.store, self.clock
+        topics, groups = self.topics, self.groups
+        ids = TransactionIds(key)
+        self.checking.encoders[Dialect.GRPC] = OrphanCommands(store, ids).encode
+        renewals = Renewals(self.popping, clock)
+        told = self.heartbeats.tell_changed
+        telemetry = Telemetry(answering, self.clients, clock, groups, topics, told, renewals)
+        self.telemetry = telemetry
+        self.grpc_pulling = GrpcPulling(
+            groups, topics, self.queues, self.offsets, self.uses, telemetry, self.counts
+        )
+        parts = (
+            GrpcSending(answering, store, clock, self.messages, telemetry, ids),
+            GrpcEnding(answering, store, self.contradictions, self.end_log, ids),
+            GrpcRouting(topics, groups, self.uses, place),
+            GrpcReceiving(self.popping, telemetry, renewals),
+            self.grpc_pulling,
+        )
+        return grpc_methods(answering, self.counts.grpc_rpcs, telemetry, parts)
+
+    def forget_silent_clients(self) -> None:
+        """Forget clients that were silent for too long, and let go what they hold."""
+        self.heartbeats.expire()
+        if self.telemetry is not None:
+            self.telemetry.sweep()
+
+    def drain_grpc(self) -> None:
+        """Answer the long polls, and end the telemetry streams, before the broker stops."""
+        self.popping.polls.end()
+        if self.grpc_pulling is not None:
+            self.grpc_pulling.polls.end()
+        if self.telemetry is not None:
+            self.telemetry.close()
 
     # Frames and batches.
 
@@ -244,6 +347,23 @@ class Broker:
         self._cataloging.durable(decisions)
 
     def _visible(self, numbers: set[int]) -> None:
-        if self.pulling.waiting:
-            grown = [self.store.queues[number] for number in numbers]
-            self.pulling.grown([(queue.topic, queue.queue_id) for queue in grown])
+        waiting = [polls for polls in self._polls() if polls.waiting]
+        if waiting:
+            queues = [self.store.queues[number] for number in numbers]
+            grown = [(queue.topic, queue.queue_id) for queue in queues]
+            for polls in waiting:
+                polls.grown(grown)
+
+    def _polls(self) -> Iterator[LongPolls[Any]]:
+        """Yield the long polls of all protocols."""
+        yield self.pulling.polls
+        yield self.popping.polls
+        if self.grpc_pulling is not None:
+            yield self.grpc_pulling.polls
+
+    def end_polls(self) -> None:
+        """Answer the long polls whose time is up."""
+        self.pulling.polls.give_up()
+        self.popping.tick()
+        if self.grpc_pulling is not None:
+            self.grpc_pulling.polls.give_up()

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
-from escrowmq.model.bounds import check_bounds, check_order
+from escrowmq.model.bounds import check_bounds, check_choice, check_order
 from escrowmq.model.errors import RequestRefused
 from escrowmq.protocol.message.delay_levels import DELAY_LEVELS, DelayLevels
 from escrowmq.protocol.message.limits import TOPIC_CHARS_MAX
 
 OFF = -1
+
+TlsMode = Literal["off", "optional", "required"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +44,8 @@ class BrokerConfig:
     port: int = 10_911
     #: Port for probes and browsers, see the page on watching a broker; 0 means any, -1 means off.
     http_port: int = OFF
+    #: Port for RocketMQ's 5.x clients, which use gRPC; 0 means any, -1 means off.
+    grpc_port: int = 8_081
     #: The address that the broker tells clients to use; empty means ``host``.
     advertise_host: str = ""
     #: Names of the broker and its cluster in routes.
@@ -87,6 +92,7 @@ _BROKER_BOUNDS = (
     ("name_port", 0, 65_535),
     ("port", 0, 65_535),
     ("http_port", OFF, 65_535),
+    ("grpc_port", OFF, 65_535),
     ("connections_max", 1, 1_000_000),
     ("idle_ms_max", 1_000, 24 * 3_600_000),
     ("stalled_ms_max", 100, 24 * 3_600_000),
@@ -97,6 +103,29 @@ _BROKER_BOUNDS = (
     ("peer_unread_bytes_max", 1, 2**40),
     ("unread_bytes_max", 1, 2**40),
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsConfig:
+    """Section ``[tls]``."""
+
+    #: With `optional`, the gRPC port takes connections with and without TLS; with `required`, only
+    #: those with TLS.
+    mode: TlsMode = "optional"
+    #: PEM files of the broker's certificate and its key; if both are empty, the broker makes a
+    #: self-signed certificate at its first start and keeps it in its data directory.
+    cert_file: str = ""
+    key_file: str = ""
+    #: PEM file of the CA that signed the clients' certificates; if empty, clients need none.
+    ca_file: str = ""
+
+    def __post_init__(self) -> None:
+        check_choice("tls", self, "mode", get_args(TlsMode))
+        for one, other in (("cert_file", "key_file"), ("key_file", "cert_file")):
+            if getattr(self, one) and not getattr(self, other):
+                raise RequestRefused(
+                    "bad_config", f"belongs to tls.{one}", key=f"tls.{other}", value=""
+                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,14 +16,24 @@ from time import perf_counter
 
 from escrowmq.broker.broker import Broker
 from escrowmq.broker.checks.look_up_process import LookUpProcess
-from escrowmq.broker.config import OFF, BrokerConfig, Identity, TopicsConfig, WriterConfig
+from escrowmq.broker.config import (
+    OFF,
+    BrokerConfig,
+    Identity,
+    TlsConfig,
+    TopicsConfig,
+    WriterConfig,
+)
+from escrowmq.broker.grpc.serving import GrpcServing
 from escrowmq.broker.native.status import Vitals
 from escrowmq.broker.net.connection import ClientConnection
 from escrowmq.broker.net.http import HttpConnections
 from escrowmq.broker.net.limits import ConnectionLimits
 from escrowmq.broker.net.listening import (
+    ACCEPT_TURNS,
     address_to_tell,
     bound_socket,
+    close_servers,
     local_address,
     open_files_max,
 )
@@ -70,7 +80,6 @@ PROBE_S = 1.0
 BACKLOG = 4_096
 #: How long peers may take to read the last answers when the broker stops.
 HANG_UP_S = 1.0
-ACCEPT_TURNS = 4
 #: Open files that are reserved for the store and for connections beyond the limit.
 FILES_RESERVED = 1_024
 
@@ -94,6 +103,7 @@ class Server:
         backup_command: Sequence[str] = (),
         ledgers: Mapping[str, str] | None = None,
         look_up_command: Sequence[str] = (),
+        tls: TlsConfig | None = None,
     ) -> None:
         self._data = data
         self._clock = clock
@@ -120,6 +130,10 @@ class Server:
         self.limits = ConnectionLimits(broker)
         self._connections_max = broker.connections_max
         self._servers: list[asyncio.Server] = []
+        #: None if gRPC is off.
+        self._grpc: GrpcServing | None = None
+        if broker.grpc_port != OFF:
+            self._grpc = GrpcServing(data, broker, tls or TlsConfig(), self.limits)
         self._background = PeriodicTasks(lambda: self.broker.clock.now_ms())  # noqa: PLW0108 - not yet
         self._http = HttpConnections(server_pages(self, lambda: self._broker, broker))
         self._lock: DirectoryLock | None = None
@@ -136,6 +150,11 @@ class Server:
         """The broker, once started."""
         assert self._broker is not None
         return self._broker
+
+    @property
+    def grpc_address(self) -> str:
+        """Where gRPC clients connect; empty if gRPC is off."""
+        return "" if self._grpc is None else self._grpc.address
 
     @property
     def failed(self) -> asyncio.Future[BaseException]:
@@ -156,9 +175,13 @@ class Server:
             name_port, port = (one.getsockname()[1] for one in sockets)
             self.name_address = format_address(advertised, name_port)
             self.broker_address = format_address(advertised, port)
+            if self._grpc is not None:
+                self._grpc.bind(advertised)
             if config.http_port != OFF:
                 await self._start_http(advertised)
             self._broker = await self._recover(pack_host(advertised, port))
+            if self._grpc is not None:
+                await self._grpc.start(self.broker.serve_grpc, self.broker.clock.now_ms())
             loop = asyncio.get_running_loop()
             for bound in sockets:
                 self._servers.append(
@@ -221,7 +244,7 @@ class Server:
             background=self._background,
             name_address=self.name_address,
             http_address=self.http_address,
-            connections=lambda: len(self._connections),
+            connections=self._connection_count,
             limits=self.limits,
             recovery_s=recovery_s,
             found=found,
@@ -251,9 +274,12 @@ class Server:
         """Accept no more clients, answer open requests, and close the store."""
         self._background.stop()
         await self._watch.stop()
-        await self._close_doors()
+        await close_servers(self._servers)
+        if self._grpc is not None:
+            self._grpc.close_soon()
         self._http.close()
         if self._broker is not None:
+            self._broker.drain_grpc()
             await self._broker.rounds.close()
         if self._look_ups is not None:
             await self._look_ups.stop()
@@ -275,24 +301,11 @@ class Server:
         if self._lock is not None:
             self._lock.close()
 
-    async def _close_doors(self) -> None:
-        """Accept no more connections.
-
-        When a server is closed, asyncio does not close a socket that it has accepted but not yet
-        handed over. So stop accepting first, and close the server some turns of the loop later.
-        """
-        loop = asyncio.get_running_loop()
-        if isinstance(loop, asyncio.SelectorEventLoop):
-            for listening in (one for server in self._servers for one in server.sockets):
-                loop.remove_reader(listening)
-        for _ in range(ACCEPT_TURNS):
-            await asyncio.sleep(0)
-        for server in self._servers:
-            server.close()
-
     async def _hang_up(self) -> None:
         """Close all connections after their last answers; cut peers that do not read these."""
         self._all_gone = asyncio.Event()
+        if self._grpc is not None:
+            await self._grpc.close()
         for _ in range(ACCEPT_TURNS):
             # Connections that were accepted before the doors closed arrive some turns later.
             await asyncio.sleep(0)
@@ -304,6 +317,10 @@ class Server:
                 await asyncio.wait_for(self._all_gone.wait(), HANG_UP_S)
         for connection in list(self._connections):
             connection.cut("stopping")
+
+    def _connection_count(self) -> int:
+        grpc = 0 if self._grpc is None else self._grpc.connections
+        return len(self._connections) + grpc
 
     # Called by connections.
 
@@ -324,7 +341,8 @@ class Server:
         self._connections.discard(connection)
         if self._all_gone is not None and not self._connections:
             self._all_gone.set()
-        self.broker.pulling.drop(connection)
+        self.broker.pulling.polls.drop(connection)
+        self.broker.popping.polls.drop(connection)
         self.broker.awaiting.drop(connection)
         self.broker.heartbeats.drop(connection)
 
@@ -332,7 +350,7 @@ class Server:
 
     async def _end_pulls(self) -> None:
         self.broker.pulling.look_at_views(self.broker.store.durable_end)
-        self.broker.pulling.give_up()
+        self.broker.end_polls()
         self.broker.awaiting.tick()
         self.broker.relaying.give_up()
 
@@ -348,7 +366,7 @@ class Server:
 
     async def _sweep(self) -> None:
         """Forget silent clients and close silent connections."""
-        self.broker.heartbeats.expire()
+        self.broker.forget_silent_clients()
         self.broker.locks.expire()
         oldest = asyncio.get_running_loop().time() - self._config.idle_ms_max / 1_000
         for connection in list(self._connections):

@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, get_type_hints
 
-from escrowmq.broker.config import BrokerConfig, TopicsConfig, WriterConfig
+from escrowmq.broker.config import BrokerConfig, TlsConfig, TopicsConfig, WriterConfig
 from escrowmq.broker.periodic.backup_schedule import BackupConfig
 from escrowmq.broker.watch import alert_config
 from escrowmq.broker.watch.alert_config import AlertsConfig
@@ -40,6 +40,7 @@ SECTIONS: Mapping[str, type[DataclassInstance]] = {
     "log": LogConfig,
     "pipeline": PipelineConfig,
     "store": StoreConfig,
+    "tls": TlsConfig,
     "topics": TopicsConfig,
     "transaction": CheckPolicy,
     "writer": WriterConfig,

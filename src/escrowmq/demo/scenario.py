@@ -30,6 +30,7 @@ _CONFIG = """\
 [broker]
 port = 0
 name_port = 0
+grpc_port = -1
 
 [transaction]
 check_after_ms = 1000

@@ -77,6 +77,8 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     #: Whether the broker notifies members at once when a member joins or leaves.
     is_change_notified: bool = True
     attributes: Mapping[str, object] = {}
+    #: Whether each queue is delivered in order by pop: nothing past a message in flight.
+    is_ordered: bool = False
     #: Only ``PauseGroup`` changes it; None while the group is served.
     pause: Pause | None = None
 

@@ -57,7 +57,7 @@ UNFILED_OPS_MAX = 1024 * 1024
 """Decisions in memory at which a checkpoint is due; bulk decisions hardly grow the log."""
 
 
-_CORE_ONLY = kinds.NameRecord | kinds.CheckRecord | kinds.HistoryRecord
+_CORE_ONLY = kinds.NameRecord | kinds.CheckRecord | kinds.HistoryRecord | kinds.PopRecord
 
 
 class Store:

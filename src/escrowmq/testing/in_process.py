@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 import msgspec
 
-from escrowmq.broker.config import BrokerConfig, TopicsConfig, WriterConfig
+from escrowmq.broker.config import OFF, BrokerConfig, TopicsConfig, WriterConfig
 from escrowmq.client.ledger.checks import Question
 from escrowmq.client.messages.body_reading import reader_of
 from escrowmq.client.messages.codecs import JSON, Codec
@@ -91,7 +91,7 @@ class InProcessBroker:
         # Tests need no protection against power cuts, flushes are slow, and brokers share a disk.
         self._store = replace(store or StoreConfig(free_bytes_min=FREE_BYTES_MIN), durability="os")
         self._topics = TopicsConfig(queue_count=queue_count, auto_create=auto_create)
-        self._broker_config = BrokerConfig(port=0, name_port=0, name=name)
+        self._broker_config = BrokerConfig(port=0, name_port=0, grpc_port=OFF, name=name)
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._thread: BackgroundLoop | None = None
         self._server: WatchedServer | None = None

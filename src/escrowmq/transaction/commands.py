@@ -19,6 +19,7 @@ from escrowmq.model.message_columns import MessageColumns
 from escrowmq.model.resolution import Resolution
 from escrowmq.transaction.expiry_commands import ExpiryCommand
 from escrowmq.transaction.pause_command import PauseGroup
+from escrowmq.transaction.pop_commands import PopCommand
 from escrowmq.transaction.records import Record
 from escrowmq.transaction.states import State
 from escrowmq.transaction.table import Half
@@ -295,6 +296,7 @@ Command = (
     | MarkCatalog
     | MoveTime
     | ExpiryCommand
+    | PopCommand
 )
 
 

@@ -22,12 +22,14 @@ from escrowmq.transaction.memory.batches import DecidedBatches
 from escrowmq.transaction.memory.catalog import Catalog
 from escrowmq.transaction.memory.names import Names
 from escrowmq.transaction.memory.parts import PartsByHead, TransactionParts
+from escrowmq.transaction.memory.pops import PopPositions
 from escrowmq.transaction.memory.uses import NameUses
 from escrowmq.transaction.records import (
     NEVER,
     NOWHERE,
     PLAIN,
     CatalogRecord,
+    PopRecord,
     Record,
     readers_by_type,
 )
@@ -73,6 +75,7 @@ class Transactions:
         self.names = Names()
         self.catalog = Catalog()
         self.uses = NameUses()
+        self.pops = PopPositions()
         self.batches = DecidedBatches()
         self.lineage = new_lineage(store_id)
         #: By queue number: the next queue offset to give, in queues that were not deleted.
@@ -156,6 +159,8 @@ class Transactions:
                 return self._apply_time_moved
             case records.TopicRemoved():
                 return self._apply_topic_removed
+            case _ if isinstance(record, PopRecord):
+                return lambda record, _: self.pops.apply(record, self.names.queues)
             case _ if isinstance(record, CatalogRecord):
                 return self._apply_cataloged
             case _:
@@ -381,9 +386,12 @@ class Transactions:
     def _apply_cataloged(self, record: CatalogRecord, where: Where) -> None:
         self.catalog.apply(record, where.frame)
         self.uses.apply(record, where.at_ms, self.catalog)
+        if isinstance(record, records.GroupRemoved):
+            self.pops.forget_group(record.name)
 
     def _apply_topic_removed(self, record: records.TopicRemoved, where: Where) -> None:
         self._apply_cataloged(record, where)
+        self.pops.forget_queues(record.queues)
         held = set(record.held)
         for queue in record.queues:
             self.names.remove(queue, is_held=queue in held)

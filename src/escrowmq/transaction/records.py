@@ -13,6 +13,7 @@ from typing import TypeVar, get_args
 import msgspec
 
 from escrowmq.model.catalog import Group, Setting, Topic
+from escrowmq.transaction.pop_records import PopAcknowledged, PopPlaced
 
 NEVER = 2**63 - 1
 """Due time of a row that needs no more attention."""
@@ -390,7 +391,10 @@ CatalogRecord = TopicPut | TopicRemoved | GroupPut | GroupRemoved | SettingPut |
 HistoryRecord = Began | TimeMoved | Lost
 """Records about the log itself: its epochs, its time, its damage."""
 
-QuietRecord = NameRecord | CheckRecord | CatalogRecord | HistoryRecord
+PopRecord = PopPlaced | PopAcknowledged
+"""Records of pop positions."""
+
+QuietRecord = NameRecord | CheckRecord | CatalogRecord | HistoryRecord | PopRecord
 """Records that neither bring messages nor make any visible."""
 
 Record = MessageRecord | Op | Released | QuietRecord

@@ -38,7 +38,7 @@ TORN_BYTES_MAX = 200
 def settings() -> dict[str, Any]:
     """Sections of the broker's configuration; sizes are small, so that files come and go."""
     return {
-        "broker": BrokerConfig(port=0, name_port=0),
+        "broker": BrokerConfig(port=0, name_port=0, grpc_port=-1),
         "store": StoreConfig(
             durability="os",
             segment_bytes_max=128 * 1024,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from escrowmq.broker.rocketmq import pulling as broker_pulling
 from escrowmq.broker.server import Server
+from escrowmq.broker.state import long_polls
 from escrowmq.protocol.native.operator_headers import DeleteTopicHeader
 from escrowmq.protocol.native.previews import FindMessagesHeader
 from escrowmq.protocol.native.requests import NativeCode
@@ -272,17 +272,17 @@ async def test_who_waits_for_a_deleted_topic_is_told(tmp_path: Path) -> None:
         await send(peer, "a")
         await peer.ask(PULL, pulling(0))
         waiting = asyncio.ensure_future(peer.ask(PULL, pulling(1, sys_flag=SUBSCRIBES | MAY_WAIT)))
-        await eventually(lambda: server.broker.pulling.waiting == 1)
+        await eventually(lambda: server.broker.pulling.polls.waiting == 1)
         await delete(other)
         assert (await waiting).code == ResponseCode.TOPIC_NOT_EXIST
-        assert server.broker.pulling.waiting == 0
+        assert server.broker.pulling.polls.waiting == 0
 
 
 async def test_very_many_who_wait_for_a_deleted_topic_are_told_a_few_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With no time for more than one pull, the loop runs after each; all are answered."""
-    monkeypatch.setattr(broker_pulling, "TRY_S", -1.0)
+    monkeypatch.setattr(long_polls, "TRY_S", -1.0)
     async with serving(tmp_path) as server:
         peers = [await Peer.to(server.broker_address) for _ in range(3)]
         await send(peers[0], "a")
@@ -292,12 +292,12 @@ async def test_very_many_who_wait_for_a_deleted_topic_are_told_a_few_at_a_time(
             for peer in peers
         ]
         pulls = server.broker.pulling
-        await eventually(lambda: pulls.waiting == len(peers))
+        await eventually(lambda: pulls.polls.waiting == len(peers))
         pulls.forget("orders")
-        assert pulls.waiting == len(peers) - 1
+        assert pulls.polls.waiting == len(peers) - 1
         answers = await asyncio.gather(*asked)
         assert {one.code for one in answers} == {ResponseCode.TOPIC_NOT_EXIST}
-        assert pulls.waiting == 0
+        assert pulls.polls.waiting == 0
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from escrowmq.broker.rocketmq import pulling as broker_pulling
 from escrowmq.broker.server import Server
+from escrowmq.broker.state import long_polls
 from escrowmq.protocol.message.properties import parse_properties
 from escrowmq.protocol.message.stored_message import decode_many
 from escrowmq.protocol.remoting.bodies import LockRequest, QueueName, encode_body
@@ -147,12 +147,12 @@ async def test_a_pull_waits_for_a_message(tmp_path: Path) -> None:
         waiting, other = [await Peer.to(server.broker_address) for _ in range(2)]
         await send(other, "old")
         pull = asyncio.ensure_future(waiting.ask(PULL, pulling(1, sys_flag=SUBSCRIBES | MAY_WAIT)))
-        await eventually(lambda: server.broker.pulling.waiting)
+        await eventually(lambda: server.broker.pulling.polls.waiting)
         answer = await other.ask(SEND, half("t"), b"half")
         assert not pull.done()
         await other.ask(END, ending(answer, COMMIT))
         assert bodies(await pull) == ["half"]
-        assert server.broker.pulling.waiting == 0
+        assert server.broker.pulling.polls.waiting == 0
 
 
 async def test_a_pull_waits_no_longer_than_it_may(tmp_path: Path) -> None:
@@ -161,14 +161,14 @@ async def test_a_pull_waits_no_longer_than_it_may(tmp_path: Path) -> None:
         await send(peer, "old")
         header = pulling(1, sys_flag=SUBSCRIBES | MAY_WAIT, wait_ms=60)
         assert (await peer.ask(PULL, header)).code == ResponseCode.PULL_NOT_FOUND
-        assert server.broker.pulling.waiting == 0
+        assert server.broker.pulling.polls.waiting == 0
 
 
 async def test_very_many_whose_time_is_up_are_answered_a_few_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With no time for more than one pull, the loop runs after each; all are answered."""
-    monkeypatch.setattr(broker_pulling, "TRY_S", -1.0)
+    monkeypatch.setattr(long_polls, "TRY_S", -1.0)
     async with serving(tmp_path) as server:
         peers = [await Peer.to(server.broker_address) for _ in range(3)]
         await send(peers[0], "old")
@@ -176,10 +176,10 @@ async def test_very_many_whose_time_is_up_are_answered_a_few_at_a_time(
             asyncio.ensure_future(peer.ask(PULL, pulling(1, sys_flag=SUBSCRIBES | MAY_WAIT)))
             for peer in peers
         ]
-        pulls = server.broker.pulling
+        pulls = server.broker.pulling.polls
         await eventually(lambda: pulls.waiting == len(peers))
-        tick_at = broker_pulling._tick_at
-        monkeypatch.setattr(broker_pulling, "_tick_at", lambda seconds: tick_at(seconds + 20))
+        tick_at = long_polls._tick_at
+        monkeypatch.setattr(long_polls, "_tick_at", lambda seconds: tick_at(seconds + 20))
         pulls.give_up()
         assert pulls.waiting == len(peers) - 1
         answers = await asyncio.gather(*asked)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from escrowmq.broker.rocketmq.ending import LOGGED_MAX
+from escrowmq.broker.checks.end_log import LOGGED_MAX
 from escrowmq.protocol.message.limits import SHOWN_CHARS_MAX
 from escrowmq.protocol.remoting.frames import encode_request
 from escrowmq.transaction.states import State

@@ -258,7 +258,7 @@ async def talk(server: Server, peer: Peer) -> None:
     await peer.ask(SEND, sending(), b"x")
     await peer.ask(RequestCode.HEART_BEAT, body=heartbeat("a", "orders"))
     peer.write(encode_request(RequestCode.PULL_MESSAGE, 77, header=pulling(1)))
-    await eventually(lambda: server.broker.pulling.waiting)
+    await eventually(lambda: server.broker.pulling.polls.waiting)
 
 
 @pytest.mark.parametrize("last", [b"", GARBAGE, begun_frame(900, 9), encode_request(SEND, 9)])
@@ -277,4 +277,4 @@ async def test_a_connection_that_is_closed_is_gone_without_the_collector(
             await eventually(lambda: gone[0]() is None)
         finally:
             gc.enable()
-        assert server.broker.pulling.waiting == 0
+        assert server.broker.pulling.polls.waiting == 0

@@ -274,7 +274,7 @@ async def test_a_pull_from_a_view_waits_until_there_is_something(
             topic, await highest(peer, topic), sys_flag=SUBSCRIBES | MAY_WAIT, wait_ms=20_000
         )
         waiting = asyncio.ensure_future(peer.ask(PULL, header))
-        await eventually(lambda: server.broker.pulling.waiting == 1)
+        await eventually(lambda: server.broker.pulling.polls.waiting == 1)
         # No view shows an ordinary message, so the pull keeps waiting.
         await other.ask(SEND, sending(), b"ordinary")
         (held,) = await hold(other, "b")

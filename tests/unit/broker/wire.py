@@ -38,7 +38,7 @@ T0 = 1_700_000_000_000
 FREE_BYTES_MIN = 1024 * 1024
 BACKUP_COMMAND = (sys.executable, "-m", "escrowmq.cli.data.backup_job")
 LOOK_UP_COMMAND = (sys.executable, "-m", "escrowmq.look_up.child")
-LOOPBACK = BrokerConfig(port=0, name_port=0)
+LOOPBACK = BrokerConfig(port=0, name_port=0, grpc_port=-1)
 
 
 async def make_topic(server: Server, name: str, queues: int = 1, **fields: int) -> None:

@@ -47,7 +47,16 @@ def test_a_port_that_is_taken(
     tmp_path: Path, taken_port: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, line = failed(
-        capsys, "serve", "--data-dir", tmp_path, "--port", str(taken_port), "--name-port", "0"
+        capsys,
+        "serve",
+        "--data-dir",
+        tmp_path,
+        "--port",
+        str(taken_port),
+        "--name-port",
+        "0",
+        "--grpc-port",
+        "-1",
     )
     assert (code, "choose another host or port" in line) == (2, True)
     assert f"port={taken_port}" in line

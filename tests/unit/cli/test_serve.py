@@ -25,7 +25,7 @@ READY = re.compile(
     r"ready name=127\.0\.0\.1:\d+ broker=(127\.0\.0\.1:\d+)"
     r"(?: http=(127\.0\.0\.1:\d+))? pid=(\d+)\n"
 )
-ANY_PORT = ("--port", "0", "--name-port", "0")
+ANY_PORT = ("--port", "0", "--name-port", "0", "--grpc-port", "-1")
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from tests.unit.supervise.family import family, is_gone
 from tests.unit.supervise.hungry import busy_processor
 
 MODULE = "tests.unit.cli.up_stand_in"
-ANY_PORT = ("--port", "0", "--name-port", "0")
+ANY_PORT = ("--port", "0", "--name-port", "0", "--grpc-port", "-1")
 BROKER = re.compile(r"broker=(\S+)")
 
 

@@ -52,7 +52,7 @@ async def test_messages_that_come_later_wake_the_handler(tmp_path: Path) -> None
             got.append(message.body)
 
         async with ours:
-            await eventually(lambda: server.broker.pulling.waiting > 0)
+            await eventually(lambda: server.broker.pulling.polls.waiting > 0)
             await send(server, b"1")
             await eventually(lambda: got == [b"1"])
 
@@ -64,7 +64,7 @@ async def test_a_new_group_may_begin_at_the_end(tmp_path: Path) -> None:
         ours = consumer(server, start="last")
         ours.subscribe(ORDERS)(lambda message: got.append(message.body))
         async with ours:
-            await eventually(lambda: server.broker.pulling.waiting > 0)
+            await eventually(lambda: server.broker.pulling.polls.waiting > 0)
             await send(server, b"new")
             await eventually(lambda: got == [b"new"])
 

@@ -36,7 +36,11 @@ class Got:
 def is_reading(server: Server, topic: str = ORDERS) -> bool:
     """Return whether the broker knows that the group wants the topic, and holds a pull."""
     group = server.broker.clients.consumers("ship")
-    return group is not None and topic in group.subscriptions and server.broker.pulling.waiting > 0
+    return (
+        group is not None
+        and topic in group.subscriptions
+        and server.broker.pulling.polls.waiting > 0
+    )
 
 
 async def test_an_async_consumer_may_subscribe_after_its_start(tmp_path: Path) -> None:
@@ -129,7 +133,7 @@ async def test_a_handler_may_subscribe_to_another_topic(
         else:
             await ours.start()
         await eventually(lambda: got.bodies == [b"stock"])
-        await eventually(lambda: server.broker.pulling.waiting >= 2)
+        await eventually(lambda: server.broker.pulling.polls.waiting >= 2)
         if isinstance(ours, Consumer):
             await asyncio.to_thread(ours.close)
         else:
@@ -229,7 +233,7 @@ async def test_a_retry_that_waited_for_its_handler_comes_when_there_is_one(
             await eventually(lambda: server.broker.store.table.end == 1)
         got = Got()
         async with consumer(server) as ours:
-            await eventually(lambda: server.broker.pulling.waiting > 0)
+            await eventually(lambda: server.broker.pulling.polls.waiting > 0)
             advance(server, 10_000)
             await eventually(lambda: ours._core is not None and ours._core.unhandled)
             ours.subscribe(ORDERS)(got)

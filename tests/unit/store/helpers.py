@@ -274,6 +274,7 @@ class Driver:
             "delays": core.delays,
             "resumed": core.resumed_at_ms,
             "batches": core.batches.apps,
+            "pops": core.pops.groups,
             "log": (self.store.log.start, self.store.log.end),
             "at_ms": self.store.last_at_ms,
         }

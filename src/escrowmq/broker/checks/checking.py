@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from escrowmq.broker.checks.budget import CheckBudget
 from escrowmq.broker.net.requests import Request, handles
+from escrowmq.broker.state.client_links import Dialect
 from escrowmq.broker.write.bulk import Bulk, Ends
 from escrowmq.broker.write.guard import guarded
 from escrowmq.model.errors import RequestRefused, Unavailable
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
     from escrowmq.broker.checks.contradictions import Contradictions
     from escrowmq.broker.config import Identity
     from escrowmq.broker.net.answering import Answering
-    from escrowmq.broker.net.connection import ClientConnection
+    from escrowmq.broker.state.client_links import ClientLink
     from escrowmq.broker.state.clients import Client, Clients
     from escrowmq.broker.write.store_time import StoreClock
     from escrowmq.broker.write.writer import Writer
@@ -86,7 +87,7 @@ class _Ask:
     checks_sent: int
     told: Told
     #: Producers to ask, in this order.
-    producers: Iterator[Client[ClientConnection]] | None = None
+    producers: Iterator[Client[ClientLink]] | None = None
     tries: int = 0
 
 
@@ -148,11 +149,13 @@ class Checking:
 
     store: Store
     writer: Writer
-    clients: Clients[ClientConnection]
+    clients: Clients[ClientLink]
     contradictions: Contradictions
     answering: Answering
     frames: CheckFrames
     budget: CheckBudget
+    #: Encodes the back-check of a half message, from its record and its group.
+    encoders: dict[Dialect, Callable[[Half, bytes, str], bytes]] = field(init=False)
     #: Back-checks sent since the broker started.
     asked_count: int = field(default=0, init=False)
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop, init=False)
@@ -161,6 +164,13 @@ class Checking:
     _line: deque[_Ask] = field(default_factory=deque, init=False)
     _is_scheduled: bool = field(default=False, init=False)
     _is_closed: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        encode = self.frames.encode
+        self.encoders = {
+            Dialect.JSON: partial(encode, is_binary=False),
+            Dialect.BINARY: partial(encode, is_binary=True),
+        }
 
     # Queries.
 
@@ -299,11 +309,11 @@ class Checking:
             self._end(ask, VerdictOutcome.BUSY)
             return 0
         ask.tries += 1
-        data = self.frames.encode(half, record, group, is_binary=producer.is_binary)
+        data = self.encoders[producer.dialect](half, record, group)
         producer.connection.send_and_tell(data, partial(self._sent, ask, producer))
         return len(data)
 
-    def _sent(self, ask: _Ask, producer: Client[ClientConnection], *, is_taken: bool) -> None:
+    def _sent(self, ask: _Ask, producer: Client[ClientLink], *, is_taken: bool) -> None:
         if is_taken:
             self._count(ask, CheckSent(half_offset=ask.head, client=producer.client_id))
         elif self._is_closed:

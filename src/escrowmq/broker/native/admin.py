@@ -10,8 +10,9 @@ from escrowmq.broker.checks.contradictions import Contradictions
 from escrowmq.broker.native.calls import Call, looks
 from escrowmq.broker.native.writing import resolution_of
 from escrowmq.broker.net.answering import Answering, reply_of
-from escrowmq.broker.net.connection import ClientConnection
 from escrowmq.broker.net.requests import handles
+from escrowmq.broker.pop.places import PopPlaces
+from escrowmq.broker.state.client_links import ClientLink
 from escrowmq.broker.state.clients import CONSUMER, PRODUCER, Client, Clients
 from escrowmq.broker.state.groups import Groups
 from escrowmq.broker.state.topics import Topics
@@ -49,10 +50,11 @@ class NativeAdmin:
     reader: StoreReader
     meta: Meta
     meta_writing: MetaWriting
-    clients: Clients[ClientConnection]
+    clients: Clients[ClientLink]
     clock: BrokerClock
     topics: Topics
     groups: Groups
+    places: PopPlaces
 
     @looks(NativeCode.LIST_TOPICS)
     def list_topics(self, call: Call[PagedHeader]) -> None:
@@ -80,7 +82,7 @@ class NativeAdmin:
     def list_groups(self, call: Call[PagedHeader]) -> None:
         """List all groups with their online members."""
         clients = self.clients
-        members: dict[GroupKey, Client[ClientConnection] | None] = {}
+        members: dict[GroupKey, Client[ClientLink] | None] = {}
         for name in clients.producer_groups():
             for client in clients.producers(name):
                 members[name, PRODUCER, client.client_id] = client
@@ -108,7 +110,9 @@ class NativeAdmin:
         def told(key: tuple[str, str, int]) -> tuple[object, ...]:
             queue = self.reader.queue(key[1], key[2])
             end = queue.end if queue is not None else 0
-            return (*key, known[key], end, max(end - known[key], 0))
+            progress = self.places.progress(*key)
+            lag = max(end - known[key] - progress.beyond, 0)
+            return (*key, known[key], end, lag, progress.in_flight)
 
         call.answer_rows(map(told, keys), cursor=cursor)
 
@@ -145,7 +149,7 @@ class NativeHands:
     answering: Answering
     store: Store
     reader: StoreReader
-    clients: Clients[ClientConnection]
+    clients: Clients[ClientLink]
     clock: BrokerClock
     topics: Topics
     contradictions: Contradictions
@@ -250,7 +254,7 @@ class NativeHands:
 
 
 def _member(
-    key: GroupKey, client: Client[ClientConnection] | None, at_ms: Callable[[int], int]
+    key: GroupKey, client: Client[ClientLink] | None, at_ms: Callable[[int], int]
 ) -> tuple[object, ...]:
     group, role, _ = key
     if client is None:

@@ -18,7 +18,12 @@ NOTHING = -(2**63)
 
 
 _UNTOLD = (
-    kinds.Stored | kinds.Scheduled | kinds.NameRecord | kinds.CatalogRecord | kinds.HistoryRecord
+    kinds.Stored
+    | kinds.Scheduled
+    | kinds.NameRecord
+    | kinds.CatalogRecord
+    | kinds.HistoryRecord
+    | kinds.PopRecord
 )
 _UNDECIDED = (State.PREPARED, State.PARKED)
 

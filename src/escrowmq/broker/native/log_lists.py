@@ -25,7 +25,7 @@ from escrowmq.broker.native.calls import (
 )
 from escrowmq.broker.native.event_columns import ANY, EventColumns, List
 from escrowmq.broker.native.events import EventKind, TransactionEvent
-from escrowmq.broker.net.connection import ClientConnection
+from escrowmq.broker.state.client_links import ClientLink
 from escrowmq.broker.state.clients import Clients
 from escrowmq.broker.state.transaction_lookup import named_half, true_head
 from escrowmq.model.errors import RequestRefused
@@ -83,9 +83,7 @@ class _Page(msgspec.Struct, frozen=True):
 class NativeRecords:
     """Handles questions about the log."""
 
-    def __init__(
-        self, *, store: Store, reader: StoreReader, clients: Clients[ClientConnection]
-    ) -> None:
+    def __init__(self, *, store: Store, reader: StoreReader, clients: Clients[ClientLink]) -> None:
         self._store = store
         self._reader = reader
         self._clients = clients

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
-from escrowmq.broker.net.requests import Request
 from escrowmq.broker.state.create_first import CreateFirst
 from escrowmq.broker.write.bulk import Bulk, Ends
 from escrowmq.broker.write.guard import guarded
@@ -21,6 +20,27 @@ MADE_MAX = 1_024
 
 Decided = Callable[[Decision], None]
 Contradicted = Callable[[RequestRefused, EndReply], None]
+
+
+class Answerable(Protocol):
+    """A request of any protocol, as far as its answer is concerned."""
+
+    @property
+    def source(self) -> Hashable:
+        """The sender, to whom the writer is fair."""
+        ...
+
+    def owe(self) -> None:
+        """Count it as a request whose answer comes later."""
+        ...
+
+    def answered(self) -> None:
+        """Count its answer, which comes now, as no longer owed."""
+        ...
+
+    def decline(self, error: BaseException) -> None:
+        """Answer with an error."""
+        ...
 
 
 ReplyT = TypeVar("ReplyT")
@@ -39,7 +59,7 @@ class Answering:
     store: Store
     writer: Writer
 
-    def attempt(self, request: Request, handle: Callable[[], None], made: int = 0) -> None:
+    def attempt(self, request: Answerable, handle: Callable[[], None], made: int = 0) -> None:
         """Handle a request. If it wants a topic or group, create that first and handle it again."""
         try:
             handle()
@@ -49,7 +69,7 @@ class Answering:
             request.decline(error)
 
     def _make(
-        self, request: Request, command: Command, handle: Callable[[], None], made: int
+        self, request: Answerable, command: Command, handle: Callable[[], None], made: int
     ) -> None:
         if made >= MADE_MAX:
             raise RequestRefused("too_many_topics", "send to fewer new topics at a time", made=made)
@@ -57,7 +77,7 @@ class Answering:
 
     def submit(
         self,
-        request: Request,
+        request: Answerable,
         command: Command,
         decided: Decided,
         contradicted: Contradicted | None = None,
@@ -67,47 +87,47 @@ class Answering:
         ``contradicted`` answers it if the opposite decision stands.
         """
         tell = partial(_tell, request, decided, contradicted)
-        self.writer.put(command, tell, request.connection)
-        request.connection.owe()
+        self.writer.put(command, tell, request.source)
+        request.owe()
 
     def submit_all(
-        self, request: Request, commands: Sequence[Command], decided: Callable[[Ends], None]
+        self, request: Answerable, commands: Sequence[Command], decided: Callable[[Ends], None]
     ) -> None:
         """Answer a request once each of its commands is durable, refused, or failed."""
 
         def tell(ends: Ends) -> None:
-            request.connection.answered()
+            request.answered()
             failed = [end for end in ends if not isinstance(end, Decision)]
             if ends and len(failed) == len(ends):
                 request.decline(failed[0])
             else:
                 guarded(request.decline, decided, ends)
 
-        request.connection.owe()
+        request.owe()
         Bulk(self.writer, commands, tell).start()
 
-    def look(self, request: Request, answer: Callable[[], None]) -> None:
+    def look(self, request: Answerable, answer: Callable[[], None]) -> None:
         """Answer a query between two batches, when memory holds exactly what is durable."""
 
         def look() -> None:
-            request.connection.answered()
+            request.answered()
             if self.store.failure is None:
                 guarded(request.decline, answer)
             else:
                 request.decline(self.store.finished())
 
         self.writer.between(look)
-        request.connection.owe()
+        request.owe()
 
 
 def _tell(
-    request: Request,
+    request: Answerable,
     decided: Decided,
     contradicted: Contradicted | None,
     end: Decision | BaseException,
 ) -> None:
     """Answer a request with the end of its command."""
-    request.connection.answered()
+    request.answered()
     if not isinstance(end, Decision):
         request.decline(end)
     elif end.refused is None:

@@ -19,7 +19,8 @@ from itertools import chain
 from typing import Protocol, cast
 
 from escrowmq.broker.net.limits import TURN_S, ConnectionLimits
-from escrowmq.broker.net.taking import Taken, Taking
+from escrowmq.broker.net.taking import Taking
+from escrowmq.broker.state.client_links import Taken
 from escrowmq.model.errors import ProtocolViolation
 from escrowmq.protocol.message.ids import format_address, pack_host
 from escrowmq.protocol.remoting.frames import FrameSplitter, RemotingFrame
@@ -105,7 +106,7 @@ class ClientConnection(asyncio.Protocol):
         self.heard_at = self._loop.time()
         host, port = (transport.get_extra_info("peername") or ("", 0))[:2]
         if host:
-            self.born_host = _packed(host, port)
+            self.born_host = pack_peer(host, port)
             self.address = format_address(host, port)
         # With this limit asyncio reports both the first unread byte and the last one that is read.
         transport.set_write_buffer_limits(high=0)
@@ -356,7 +357,8 @@ class ClientConnection(asyncio.Protocol):
                 self.close()
 
 
-def _packed(host: str, port: int) -> bytes:
+def pack_peer(host: str, port: int) -> bytes:
+    """Pack the address of a peer as stored messages hold it."""
     ip = ip_address(host.partition("%")[0])
     mapped = getattr(ip, "ipv4_mapped", None)
     return pack_host(str(mapped or ip), port)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import resource
 import socket
 import sys
@@ -13,7 +14,12 @@ from escrowmq.model.errors import RequestRefused
 from escrowmq.protocol.message.ids import format_address
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from escrowmq.broker.config import BrokerConfig
+
+ACCEPT_TURNS = 4
+"""Turns of the event loop in which accepted sockets become connections."""
 
 
 def open_files_max() -> int:
@@ -67,3 +73,19 @@ def address_to_tell(config: BrokerConfig) -> str:
             "host_illegal", "clients cannot connect to it; set broker.advertise_host", address=host
         )
     return host
+
+
+async def close_servers(servers: Sequence[asyncio.Server]) -> None:
+    """Accept no more connections.
+
+    When a server is closed, asyncio does not close a socket that it has accepted but not yet
+    handed over. So stop accepting first, and close the server some turns of the loop later.
+    """
+    loop = asyncio.get_running_loop()
+    if isinstance(loop, asyncio.SelectorEventLoop):
+        for listening in (one for server in servers for one in server.sockets):
+            loop.remove_reader(listening)
+    for _ in range(ACCEPT_TURNS):
+        await asyncio.sleep(0)
+    for server in servers:
+        server.close()

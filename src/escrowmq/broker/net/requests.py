@@ -32,10 +32,15 @@ RESPONSE_CODES: dict[str, ResponseCode] = {
     "group_illegal": ResponseCode.INVALID_PARAMETER,
     "group_unknown": ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
     "inbox_full": ResponseCode.SYSTEM_BUSY,
+    "invisible_time_illegal": ResponseCode.INVALID_PARAMETER,
     "message_type_wrong": ResponseCode.NO_PERMISSION,
     "name_too_long": ResponseCode.INVALID_PARAMETER,
+    "pop_count_illegal": ResponseCode.INVALID_PARAMETER,
+    "pop_of_retries": ResponseCode.NO_PERMISSION,
     "properties_too_large": ResponseCode.MESSAGE_ILLEGAL,
     "queue_id_illegal": ResponseCode.INVALID_PARAMETER,
+    "receipt_malformed": ResponseCode.INVALID_PARAMETER,
+    "receipt_stale": ResponseCode.NO_MESSAGE,
     "store_failed": ResponseCode.SERVICE_NOT_AVAILABLE,
     "subscription_outdated": ResponseCode.SUBSCRIPTION_NOT_LATEST,
     "subscription_unknown": ResponseCode.SUBSCRIPTION_NOT_EXIST,
@@ -60,6 +65,19 @@ class Request:
         self.has_waited = False
         self._rpcs = rpcs
         self._began = perf_counter()
+
+    @property
+    def source(self) -> ClientConnection:
+        """The sender, to whom the writer is fair."""
+        return self.connection
+
+    def owe(self) -> None:
+        """Count it as a request whose answer comes later."""
+        self.connection.owe()
+
+    def answered(self) -> None:
+        """Count its answer, which comes now, as no longer owed."""
+        self.connection.answered()
 
     def header(self, kind: type[HeaderT]) -> HeaderT:
         """Decode the fields of its header."""

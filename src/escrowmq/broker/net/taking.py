@@ -6,17 +6,23 @@ import asyncio
 from collections import deque
 from typing import Protocol
 
+from escrowmq.broker.state.client_links import Taken
+
 TAKEN_S_MAX = 5.0
 """A frame that has not left the transport after this many seconds counts as not taken."""
 LOOK_S = 0.01
 """Seconds between two checks whether a full socket has taken more."""
 
 
-class Taken(Protocol):
-    """Callback that gets whether the socket took a frame."""
+class ByteSink(Protocol):
+    """A transport, or anything else that takes bytes and sends them later."""
 
-    def __call__(self, *, is_taken: bool) -> None:
-        """Handle the result."""
+    def get_write_buffer_size(self) -> int:
+        """Return how many bytes have not left yet."""
+        ...
+
+    def is_closing(self) -> bool:
+        """Return whether the remaining bytes may be lost."""
         ...
 
 
@@ -36,7 +42,7 @@ class Taking:
         #: The peer counts as stalled until this many bytes in total have left the transport.
         self._stalled_bytes = 0
 
-    def has_room(self, transport: asyncio.Transport, bytes_max: int) -> bool:
+    def has_room(self, transport: ByteSink, bytes_max: int) -> bool:
         """Return whether the peer reads fast enough to be sent one more frame."""
         waiting_bytes = transport.get_write_buffer_size()
         return (
@@ -49,7 +55,7 @@ class Taking:
         self._untold.append(taken)
         self._untold_bytes += size
 
-    def handed(self, size: int, transport: asyncio.Transport) -> None:
+    def handed(self, size: int, transport: ByteSink) -> None:
         """Note that all frames so far were handed to the transport."""
         self._handed_bytes += size
         if not self._untold:
@@ -61,7 +67,7 @@ class Taking:
         if not self._is_looking:
             self._look(transport)
 
-    def _look(self, transport: asyncio.Transport) -> None:
+    def _look(self, transport: ByteSink) -> None:
         """Call back for the frames that the socket took, and for those past their deadline."""
         self._is_looking = False
         if transport.is_closing():

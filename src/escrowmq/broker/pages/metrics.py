@@ -17,6 +17,7 @@ from escrowmq.broker.net.http import PageContent
 from escrowmq.broker.pages import metric_table as table
 from escrowmq.broker.pages.exposition import CONTENT_TYPE, Exposition, Metric, Sample
 from escrowmq.broker.pages.process_facts import process_facts
+from escrowmq.broker.state.client_links import Dialect
 from escrowmq.broker.state.consumer_lag import Readers, is_system, lags
 from escrowmq.broker.state.counting import LONG_POLL, ONE_WAY, parts_of
 from escrowmq.model.catalog import READ, READ_WRITE
@@ -37,7 +38,7 @@ from escrowmq.store.table.undecided import held_back
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from escrowmq.broker.net.connection import ClientConnection
+    from escrowmq.broker.state.client_links import ClientLink
     from escrowmq.broker.state.clients import Client
     from escrowmq.broker.state.expiring import Expiring
     from escrowmq.broker.write.writer import Writer
@@ -48,6 +49,7 @@ SLICE_LINES = 32
 """Lines between two checks of the clock."""
 
 _REMOTING = "remoting"
+_GRPC = "grpc_v2"
 _LOCAL_DISK = ("local", "disk")
 _REQUESTS = {int(code): code.name.lower() for code in (*RequestCode, *NativeCode)}
 _RESPONSES = {int(code): code.name.lower() for code in ResponseCode}
@@ -252,6 +254,9 @@ def _of_requests(broker: Measured, told: BrokerStatus) -> Iterator[Family]:
     rpcs, limits = broker.counts.rpcs, broker.vitals.limits
     yield table.CONNECTIONS, one(told.connections)
     yield table.PULLS, one(told.pulls_waiting)
+    yield table.POPS, one(told.pops_waiting)
+    yield table.POP_IN_FLIGHT, one(told.pop_in_flight)
+    yield table.REDELIVERED, sorted(broker.popping.redelivered.items())
     yield table.LIMITS, _by(told.limits_reached)
     held = {"waiting": limits.waiting.bytes, "unread": limits.unread.bytes}
     yield table.CONNECTION_BYTES, _by(held)
@@ -327,7 +332,7 @@ def _of_clients(broker: Measured) -> Iterator[Family]:
     for group in clients.producer_groups():
         for client in clients.producers(group):
             labels = _program(client)
-            producers[*labels, _REMOTING] += 1
+            producers[*labels, _protocol(client)] += 1
     yield table.PRODUCERS, sorted(producers.items())
     consumers: Counter[tuple[str, ...]] = Counter()
     for online in clients.online_groups():
@@ -335,11 +340,16 @@ def _of_clients(broker: Measured) -> Iterator[Family]:
         mode = _CONSUME_MODES.get(online.said.consume_type, "other")
         for client in online.members.values():
             labels = _program(client)
-            consumers[name, *labels, mode, _REMOTING, _truth(is_system("", name))] += 1
+            system = _truth(is_system("", name))
+            consumers[name, *labels, mode, _protocol(client), system] += 1
     yield table.CONSUMERS, sorted(consumers.items())
 
 
-def _program(client: Client[ClientConnection]) -> tuple[str, str]:
+def _protocol(client: Client[ClientLink]) -> str:
+    return _GRPC if client.dialect is Dialect.GRPC else _REMOTING
+
+
+def _program(client: Client[ClientLink]) -> tuple[str, str]:
     language = client.language if client.language in LANGUAGES else UNKNOWN_LANGUAGE
     return language.lower(), version_name(client.version).lower()
 

@@ -15,7 +15,7 @@ from escrowmq.transaction.commands import RemoveGroup
 
 if TYPE_CHECKING:
     from escrowmq.broker.config import Identity
-    from escrowmq.broker.net.connection import ClientConnection
+    from escrowmq.broker.state.client_links import ClientLink
     from escrowmq.broker.state.clients import Client, Clients, Subscription
     from escrowmq.broker.state.queues import Queues, ReadableQueue
     from escrowmq.store.meta.meta import Meta
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class GroupTools(GroupRequests):
     """Handles the requests of RocketMQ's tools that are about groups."""
 
-    clients: Clients[ClientConnection]
+    clients: Clients[ClientLink]
     meta: Meta
     queues: Queues
     identity: Identity
@@ -44,6 +44,7 @@ class GroupTools(GroupRequests):
                 may_consume=config.may_consume,
                 may_broadcast=config.may_broadcast,
                 is_change_notified=config.is_change_notified,
+                is_ordered=config.is_ordered,
             )
         )
         self.answering.submit(request, command, lambda _: request.answer())
@@ -189,6 +190,7 @@ def _config(group: Group) -> cluster_bodies.GroupConfig:
         may_consume=group.may_consume,
         may_broadcast=group.may_broadcast,
         is_change_notified=group.is_change_notified,
+        is_ordered=group.is_ordered,
     )
 
 
@@ -227,7 +229,7 @@ def _consumed_at_ms(queue: ReadableQueue | None, offset: int) -> int:
     return queue.at_ms(offset - 1)
 
 
-def _connection(client: Client[ClientConnection]) -> client_bodies.ConnectedClient:
+def _connection(client: Client[ClientLink]) -> client_bodies.ConnectedClient:
     return client_bodies.ConnectedClient(
         client_id=client.client_id,
         address=client.connection.address,

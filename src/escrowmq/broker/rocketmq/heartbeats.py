@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from escrowmq.broker.net.requests import Request, handles
 from escrowmq.broker.rocketmq.pulling import check_expression_type
+from escrowmq.broker.state.client_links import ClientLink, Dialect
 from escrowmq.broker.state.clients import Client, Clients, ConsumerStatement, Subscription
 from escrowmq.broker.state.topics import Topics, retry_topic
 from escrowmq.protocol.message.filter import parse_filter
@@ -29,7 +30,7 @@ class Heartbeats:
     """Handles requests in which clients register and unregister."""
 
     catalog: Catalog
-    clients: Clients[ClientConnection]
+    clients: Clients[ClientLink]
     clock: BrokerClock
     groups: Groups
     topics: Topics
@@ -42,14 +43,14 @@ class Heartbeats:
         connection = request.connection
         connection.client_id = said.client_id
         now_ms = self.clock.now_ms()
-        client = Client(
+        client: Client[ClientLink] = Client(
             client_id=said.client_id,
             connection=connection,
             language=request.frame.language[:NAME_CHARS_MAX],
             version=request.frame.version,
             heard_at_ms=self.clock.monotonic_ms(),
             host=connection.born_host,
-            is_binary=request.frame.is_binary,
+            dialect=Dialect.BINARY if request.frame.is_binary else Dialect.JSON,
         )
         consumers = [one for one in said.consumers if self._is_welcome(one, now_ms)]
         # A client that omits its subscriptions must send them if the broker does not know them.
@@ -102,7 +103,9 @@ class Heartbeats:
         if group is None:
             request.answer(ResponseCode.SYSTEM_ERROR, remark="no consumer of the group is online")
             return
-        body = bodies.encode_body(bodies.ConsumerListResponse(client_ids=tuple(group.members)))
+        # Members share the queues by this list; gRPC clients take messages from any queue.
+        ids = (one.client_id for one in group.members.values() if one.dialect is not Dialect.GRPC)
+        body = bodies.encode_body(bodies.ConsumerListResponse(client_ids=tuple(ids)))
         request.answer(ResponseCode.SUCCESS, body=body)
 
     def drop(self, connection: ClientConnection) -> None:

@@ -12,31 +12,24 @@ from escrowmq.protocol.remoting.codes import RequestCode, ResponseCode
 
 if TYPE_CHECKING:
     from escrowmq.broker.config import Identity
-    from escrowmq.broker.net.connection import ClientConnection
+    from escrowmq.broker.pop.places import PopPlaces
     from escrowmq.broker.rocketmq.relaying import GroupNotices
     from escrowmq.broker.state.expiring import Uses
+    from escrowmq.broker.state.group_offsets import GroupOffsets
     from escrowmq.broker.state.groups import Groups
     from escrowmq.broker.state.queues import Queues, ReadableQueue
     from escrowmq.broker.state.reach import Reach
     from escrowmq.broker.state.topics import Topics
     from escrowmq.broker.write.broker_clock import BrokerClock
     from escrowmq.broker.write.meta_writing import MetaWriting
-    from escrowmq.store.meta.meta import Meta, OffsetKey
-    from escrowmq.transaction.memory.catalog import Catalog
-
-RECENT_BYTES = 1024 * 1024 * 1024
-"""A group that has never read a queue starts at 0 if the queue's first message is at most this many
-bytes behind the end of the log."""
+    from escrowmq.store.meta.meta import Meta
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetRequests:
     """Handles requests about the offsets of consumer groups."""
 
-    catalog: Catalog
-    meta: Meta
-    queues: Queues
-    reach: Reach
+    offsets: GroupOffsets
     topics: Topics
     groups: Groups
     uses: Uses
@@ -46,14 +39,7 @@ class OffsetRequests:
         """Answer how far a group has read a queue."""
         header = request.header(consumer_headers.QueryOffsetHeader)
         key = (header.consumer_group, header.topic, header.queue_id)
-        known = self.meta.offsets.get(key)
-        if known is None and header.zero_if_none:
-            is_recent = self.queues.is_recent(header.topic, header.queue_id, RECENT_BYTES)
-            known = 0 if is_recent else None
-        if known is None and self.catalog.has_lost_offsets(header.consumer_group):
-            # Its offset may be lost. A client that gets no offset starts at the end of the queue.
-            queue = self.queues.get(header.topic, header.queue_id)
-            known = 0 if queue is None else queue.start
+        known = self.offsets.known(key, zero_if_recent=header.zero_if_none)
         if known is None:
             request.answer(
                 ResponseCode.QUERY_NOT_FOUND, remark="the group has never read this queue"
@@ -69,22 +55,8 @@ class OffsetRequests:
         self.topics.to_read(header.topic, header.queue_id)
         self.uses.note(header.consumer_group, header.topic)
         key = (header.consumer_group, header.topic, header.queue_id)
-        self.commit(request.connection, key, header.commit_offset, reset=True)
+        self.offsets.commit(request.connection, key, header.commit_offset, reset=True)
         request.answer()
-
-    def commit(
-        self, connection: ClientConnection, key: OffsetKey, offset: int, *, reset: bool = False
-    ) -> None:
-        """Set the offset of a group, at most to the end of the queue."""
-        queue = self.queues.get(*key[1:])
-        end = 0 if queue is None else queue.end
-        base = None
-        if key[1] not in self.queues.views:
-            base = self.reach.base_if_foreign(connection, *key, offset)
-        if base is not None:
-            # Keep the progress that other members have made in this history.
-            offset, reset = base, False
-        self.meta.set_offset(*key, min(offset, end), reset=reset)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +124,7 @@ class OffsetResets:
     meta_writing: MetaWriting
     notices: GroupNotices
     identity: Identity
+    places: PopPlaces
 
     @handles(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET)
     def reset(self, request: Request) -> None:
@@ -164,8 +137,9 @@ class OffsetResets:
             self.topics.to_read(header.topic, header.queue_id)
             queue_ids = range(header.queue_id, header.queue_id + 1)
         offsets = {}
-        for queue_id in queue_ids:
-            offset = self._reset_to(header, queue_id)
+        places = {queue_id: self._reset_to(header, queue_id) for queue_id in queue_ids}
+        self.places.reset(header.consumer_group, topic.name, places)
+        for queue_id, offset in places.items():
             self.meta.set_offset(header.consumer_group, topic.name, queue_id, offset, reset=True)
             name = bodies.QueueName(
                 broker_name=self.identity.name, queue_id=queue_id, topic=topic.name

@@ -2,28 +2,26 @@
 
 A pull that finds nothing may wait. The broker tries it again when its queue grows, and answers it
 without a message when its time is up. A waiting pull keeps only what the answer needs of its frame,
-and is dropped with its connection. If very many pulls wait for a queue that grows, the broker tries
-them a few at a time.
+and is dropped with its connection.
 """
 
 from __future__ import annotations
 
-import asyncio
 import sys
-from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 import msgspec
 
 from escrowmq.broker.net.connection import ClientConnection
 from escrowmq.broker.net.requests import Request, handles
-from escrowmq.broker.rocketmq.offsets import OffsetRequests
+from escrowmq.broker.pop.places import PopPlaces
+from escrowmq.broker.state.client_links import ClientLink
 from escrowmq.broker.state.clients import Clients
 from escrowmq.broker.state.counting import BrokerCounts, Out
 from escrowmq.broker.state.expiring import Uses
+from escrowmq.broker.state.group_offsets import GroupOffsets
 from escrowmq.broker.state.groups import Groups
+from escrowmq.broker.state.long_polls import LongPolls, Queue
 from escrowmq.broker.state.queues import Queues
 from escrowmq.broker.state.reach import Reach, Reached, note
 from escrowmq.broker.state.topics import Topics
@@ -41,14 +39,6 @@ from escrowmq.store.reading.reader import Pulled, ReadStatus
 
 PULLED_MAX = 1_024
 PULLED_BYTES_MAX = 256 * 1024
-WAIT_MS_MAX = 60_000
-#: Most waiting pulls, in all and of one connection; a pull beyond them is answered at once.
-WAITING_MAX = 100_000
-CONNECTION_WAITING_MAX = 16_384
-#: Precision of the timeouts of waiting pulls.
-TICKS_PER_S = 20
-#: How long waiting pulls are tried before the event loop may do other work.
-TRY_S = 0.002
 
 _CODES = {
     ReadStatus.FOUND: ResponseCode.SUCCESS,
@@ -57,10 +47,6 @@ _CODES = {
     ReadStatus.BEHIND_START: ResponseCode.PULL_OFFSET_MOVED,
     ReadStatus.BEYOND_END: ResponseCode.PULL_OFFSET_MOVED,
 }
-
-Key = TypeVar("Key")
-Queue = tuple[str, int]
-"""Topic and queue id."""
 
 
 @dataclass(slots=True, eq=False)
@@ -86,13 +72,14 @@ class WaitingPull:
     is_over: bool = False
 
     @property
-    def queue(self) -> Queue:
+    def queues(self) -> tuple[Queue]:
         """The queue that it waits for."""
-        return self.header.topic, self.header.queue_id
+        return ((self.header.topic, self.header.queue_id),)
 
-
-#: In order of arrival.
-Waitings = dict[WaitingPull, None]
+    @property
+    def owner(self) -> ClientConnection:
+        """The connection that it came from."""
+        return self.request.connection
 
 
 @dataclass(eq=False)
@@ -101,23 +88,19 @@ class Pulling:
 
     groups: Groups
     topics: Topics
-    clients: Clients[ClientConnection]
+    clients: Clients[ClientLink]
     queues: Queues
-    offsets: OffsetRequests
+    offsets: GroupOffsets
+    places: PopPlaces
     reach: Reach
     uses: Uses
     counts: BrokerCounts
-    #: Number of waiting pulls.
-    waiting: int = field(default=0, init=False)
-    #: Each waiting pull is in each of these once.
-    _by_queue: dict[Queue, Waitings] = field(default_factory=dict, init=False)
-    _by_tick: dict[int, Waitings] = field(default_factory=dict, init=False)
-    _by_connection: dict[ClientConnection, Waitings] = field(default_factory=dict, init=False)
-    _last_tick: int = field(default_factory=lambda: _tick_at(0), init=False)
-    #: Pulls to try again, for example because their queue grew or their time is up.
-    _to_try: deque[WaitingPull] = field(default_factory=deque, init=False)
+    polls: LongPolls[WaitingPull] = field(init=False)
     #: Durable end of the log when the views were last looked at.
     _looked_at: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        self.polls = LongPolls(self._finish)
 
     @handles(RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
     def pull(self, request: Request) -> None:
@@ -128,6 +111,7 @@ class Pulling:
         self.uses.note(header.consumer_group, header.topic)
         wanted = self._wanted(header)
         self._check_model(group)
+        popped_to = self.places.pulled(header.consumer_group, header.topic, header.queue_id)
         if header.commits_offset and header.commit_offset >= 0:
             self.offsets.commit(
                 request.connection,
@@ -139,13 +123,17 @@ class Pulling:
         if header.consumer_group in self.groups.paused:
             pulled = self._nothing(header, header.queue_offset)
         else:
-            pulled = self._moved(request, header) or self._look(header, wanted, header.queue_offset)
+            pulled = (
+                self._moved(request, header)
+                or self._moved_back(header, popped_to)
+                or self._look(header, wanted, header.queue_offset)
+            )
             note(reached, header.queue_id, pulled.next_offset)
         may_wait = header.may_wait and header.wait_ms > 0
         if (
             pulled.status is ReadStatus.NOTHING_NEW
             and may_wait
-            and self._has_room(request.connection)
+            and self.polls.has_room(request.connection)
         ):
             self._wait(request, header, wanted, out, reached, pulled.next_offset)
         else:
@@ -163,6 +151,13 @@ class Pulling:
         start, end = (0, 0) if queue is None else (queue.start, queue.end)
         at = min(max(base, start), end)
         return Pulled(status=ReadStatus.BEYOND_END, next_offset=at, start=start, end=end)
+
+    def _moved_back(self, header: PullHeader, popped_to: int | None) -> Pulled | None:
+        """Return the answer to a group that popped until now, and did not come as far as here."""
+        if popped_to is None or header.queue_offset <= popped_to:
+            return None
+        nothing = self._nothing(header, popped_to)
+        return msgspec.structs.replace(nothing, status=ReadStatus.BEYOND_END)
 
     def _wanted(self, header: PullHeader) -> TagCodes:
         check_expression_type(header.expression_type)
@@ -214,10 +209,6 @@ class Pulling:
 
     # Waiting pulls.
 
-    def _has_room(self, connection: ClientConnection) -> bool:
-        of_one = len(self._by_connection.get(connection, ()))
-        return self.waiting < WAITING_MAX and of_one < CONNECTION_WAITING_MAX
-
     def _wait(  # noqa: PLR0917 - called in one place only
         self,
         request: Request,
@@ -235,73 +226,27 @@ class Pulling:
         request.has_waited = True
         is_paused = group in self.groups.paused
         waiting = WaitingPull(request, header, wanted, out, reached, group, offset, is_paused)
-        waiting.tick = 1 + _tick_at(min(header.wait_ms, WAIT_MS_MAX) / 1_000)
-        self._by_queue.setdefault(waiting.queue, {})[waiting] = None
-        self._by_tick.setdefault(waiting.tick, {})[waiting] = None
-        self._by_connection.setdefault(request.connection, {})[waiting] = None
-        self.waiting += 1
-
-    def _remove(self, waiting: WaitingPull) -> None:
-        _take_out(self._by_queue, waiting.queue, waiting)
-        _take_out(self._by_tick, waiting.tick, waiting)
-        _take_out(self._by_connection, waiting.request.connection, waiting)
-        self.waiting -= 1
-
-    def drop(self, connection: ClientConnection) -> None:
-        """Drop the pulls of a closed connection."""
-        for waiting in list(self._by_connection.get(connection, ())):
-            self._remove(waiting)
+        self.polls.add(waiting, header.wait_ms)
 
     def forget(self, topic: str) -> None:
         """Answer the pulls that wait for a deleted topic, a few at a time."""
-        gone = [
-            one
-            for queue, waitings in self._by_queue.items()
-            if queue[0] == topic
-            for one in waitings
-        ]
+        gone = self.polls.of_topic(topic)
         for waiting in gone:
             waiting.is_topic_gone = True
-        self._try_again(gone)
+        self.polls.try_again(gone)
 
     def resumed(self, group: str) -> None:
         """Try the waiting pulls of a group that is served again."""
-        self._try_again(
-            one for waitings in self._by_queue.values() for one in waitings if one.group == group
-        )
-
-    def grown(self, queues: Iterable[Queue]) -> None:
-        """Try the pulls that wait for these queues, which have new messages."""
-        by_queue = self._by_queue
-        self._try_again(one for queue in queues for one in by_queue.get(queue, ()))
+        self.polls.try_again([one for one in self.polls if one.group == group])
 
     def look_at_views(self, durable_end: int) -> None:
         """Try the pulls of views if the log grew: views have no queue that reports growth."""
         if durable_end != self._looked_at:
             self._looked_at = durable_end
-            self.grown((topic, 0) for topic in self.queues.views)
+            self.polls.grown((topic, 0) for topic in self.queues.views)
 
-    def _try_again(self, waitings: Iterable[WaitingPull]) -> None:
-        was_idle = not self._to_try
-        self._to_try.extend(waitings)
-        if was_idle and self._to_try:
-            self._try()
-
-    def _try(self) -> None:
-        loop = asyncio.get_running_loop()
-        until = loop.time() + TRY_S
-        while self._to_try:
-            waiting = self._to_try.popleft()
-            # The pull may have been answered since, or its connection closed.
-            if waiting in self._by_queue.get(waiting.queue, ()):
-                self._finish(waiting)
-            if loop.time() > until and self._to_try:
-                # The event loop sends these answers before more are made.
-                loop.call_soon(self._try)
-                return
-
-    def _finish(self, waiting: WaitingPull) -> None:
-        """Answer a waiting pull, unless it may continue to wait."""
+    def _finish(self, waiting: WaitingPull) -> bool:
+        """Answer a waiting pull, unless it may continue to wait; return whether it was answered."""
         may_wait = not waiting.is_over
         try:
             _refuse_if_gone(waiting)
@@ -319,32 +264,9 @@ class Pulling:
             if not waiting.is_paused:
                 note(waiting.reached, waiting.header.queue_id, pulled.next_offset)
             if may_wait and pulled.status is ReadStatus.NOTHING_NEW:
-                return
+                return False
             _answer(waiting.request, pulled, waiting.out, waiting.header.queue_id)
-        self._remove(waiting)
-
-    def give_up(self) -> None:
-        """Answer the pulls whose time is up, a few at a time."""
-        tick = _tick_at(0)
-        ticks = range(self._last_tick, tick + 1)
-        # Pulls of the last tick are still here if there are very many.
-        over = [one for due in ticks for one in self._by_tick.get(due, ()) if not one.is_over]
-        for waiting in over:
-            waiting.is_over = True
-        self._last_tick = tick
-        self._try_again(over)
-
-
-def _tick_at(seconds: float) -> int:
-    """Return the number of the tick this many seconds from now."""
-    return int((asyncio.get_running_loop().time() + seconds) * TICKS_PER_S)
-
-
-def _take_out(table: dict[Key, Waitings], key: Key, waiting: WaitingPull) -> None:
-    of_key = table[key]
-    del of_key[waiting]
-    if not of_key:
-        del table[key]
+        return True
 
 
 def _refuse_if_gone(waiting: WaitingPull) -> None:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from escrowmq.broker.net.connection import ClientConnection
 from escrowmq.broker.net.requests import Request, handles
+from escrowmq.broker.state.client_links import ClientLink, Dialect
 from escrowmq.broker.state.clients import Clients
 from escrowmq.model.errors import RequestRefused, Unavailable
 from escrowmq.protocol.message.ids import parse_offset_message_id
@@ -26,7 +27,7 @@ class _Asked(NamedTuple):
     """A question that a consumer has not answered yet."""
 
     request: Request
-    consumer: ClientConnection
+    consumer: ClientLink
     until: float
 
 
@@ -36,7 +37,7 @@ class Relaying:
     def __init__(
         self,
         *,
-        clients: Clients[ClientConnection],
+        clients: Clients[ClientLink],
         reader: StoreReader,
         next_opaque: Callable[[], int],
     ) -> None:
@@ -69,10 +70,11 @@ class Relaying:
     ) -> None:
         group = self._clients.consumers(group_name)
         member = group.members.get(client_id) if group is not None else None
-        if member is None:
+        if member is None or member.dialect is Dialect.GRPC:
+            # A gRPC client does not take these questions.
             raise RequestRefused(
                 "consumer_offline",
-                "no such consumer is online",
+                "no such consumer is online with remoting",
                 consumer_group=group_name,
                 client_id=client_id,
             )
@@ -104,7 +106,7 @@ class Relaying:
 class GroupNotices:
     """Sends notices to the members of consumer groups. Use it from one event loop only."""
 
-    def __init__(self, clients: Clients[ClientConnection]) -> None:
+    def __init__(self, clients: Clients[ClientLink]) -> None:
         self._clients = clients
         self._opaque = count(1)
 
@@ -113,9 +115,11 @@ class GroupNotices:
         return next(self._opaque) & OPAQUE_MAX
 
     def send(self, group: str, code: RequestCode, header: Header, body: bytes = b"") -> None:
-        """Send a one-way request to each member of a group that is online."""
+        """Send a one-way request to each member of a group that is online with remoting."""
         online = self._clients.consumers(group)
         for member in online.members.values() if online is not None else ():
-            member.connection.send(
-                encode_request(code, self.next_opaque(), header=header, body=body, is_one_way=True)
-            )
+            if member.dialect is not Dialect.GRPC:
+                opaque = self.next_opaque()
+                member.connection.send(
+                    encode_request(code, opaque, header=header, body=body, is_one_way=True)
+                )

@@ -11,20 +11,10 @@ from typing import TYPE_CHECKING
 
 from escrowmq.broker.net.requests import Request, handles
 from escrowmq.broker.rocketmq.group_requests import GroupRequests
+from escrowmq.broker.state.sent_again import sent_again
 from escrowmq.broker.state.topics import dlq_topic, retry_topic
 from escrowmq.model.errors import RequestRefused
-from escrowmq.model.message import SentMessage
-from escrowmq.protocol.message.ids import offset_message_id
-from escrowmq.protocol.message.properties import (
-    DELAY,
-    ORIGIN_MESSAGE_ID,
-    RETRY_TOPIC,
-    TRAN_MSG,
-    format_properties,
-    index_facts,
-    parse_properties,
-)
-from escrowmq.protocol.message.stored_message import StoredMessage, decode
+from escrowmq.protocol.message.stored_message import decode
 from escrowmq.protocol.remoting.codes import RequestCode, ResponseCode
 from escrowmq.protocol.remoting.consumer_headers import SendBackHeader
 from escrowmq.transaction.commands import Append
@@ -62,44 +52,16 @@ class Retrying(GroupRequests):
             retries_max = header.max_reconsume_times
         now_ms = self.clock.now_ms()
         if header.delay_level < 0 or message.reconsume_times >= retries_max:
-            again = self._again(message, dlq_topic(group.name), 0, 0)
+            again = sent_again(message, dlq_topic(group.name))
             self.topics.for_group(again.topic, 1, now_ms)
         else:
             levels = self.topics.delay_levels
             level = levels.retry_level(message.reconsume_times, header.delay_level)
             queue_id = next(self.turns) % group.retry_queue_count
-            again = self._again(
+            again = sent_again(
                 message, retry_topic(group.name), queue_id, now_ms + levels.delay_ms(level)
             )
             self.topics.for_group(again.topic, group.retry_queue_count, now_ms)
         self.answering.submit(
             request, Append(messages=(again,)), lambda _: request.answer(ResponseCode.SUCCESS)
-        )
-
-    def _again(
-        self, message: StoredMessage, topic: str, queue_id: int, deliver_at_ms: int
-    ) -> SentMessage:
-        properties = parse_properties(message.properties)
-        properties.setdefault(RETRY_TOPIC, message.topic)
-        origin = offset_message_id(message.store_host, message.log_offset)
-        properties.setdefault(ORIGIN_MESSAGE_ID, origin)
-        # It is already committed, and its delay is over.
-        for name in (TRAN_MSG, DELAY):
-            properties.pop(name, None)
-        packed = format_properties(properties)
-        unique_key, keys, tags = index_facts(packed)
-        return SentMessage(
-            topic=topic,
-            queue_id=queue_id,
-            body=message.body,
-            properties=packed,
-            tags=tags,
-            keys=keys,
-            unique_key=unique_key,
-            flag=message.flag,
-            sys_flag=message.sys_flag,
-            born_at_ms=message.born_at_ms,
-            born_host=message.born_host,
-            reconsume_times=message.reconsume_times + 1,
-            deliver_at_ms=deliver_at_ms,
         )

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, assert_never, get_args
 from escrowmq.model.event_log import event_log
 from escrowmq.store.meta.meta import GROUPS, SETTINGS, TOPICS, Meta
 from escrowmq.transaction import records as kinds
+from escrowmq.transaction.pop_records import PopAcknowledged, PopPlaced
 from escrowmq.transaction.records import NOWHERE, Record
 
 if TYPE_CHECKING:
+    from escrowmq.broker.pop.service import PopService
     from escrowmq.broker.rocketmq.pulling import Pulling
     from escrowmq.broker.state.counting import BrokerCounts
     from escrowmq.broker.state.groups import Groups
@@ -33,6 +35,7 @@ class Cataloging:
     meta: Meta
     groups: Groups
     pulling: Pulling
+    popping: PopService
     reach: Reach
     counts: BrokerCounts
 
@@ -43,7 +46,7 @@ class Cataloging:
                 if type(record) not in _UNTOLD:
                     self._tell(record)
 
-    def _tell(self, record: Record) -> None:
+    def _tell(self, record: Record) -> None:  # noqa: C901 - one case per record
         meta = self.meta
         match record:
             case kinds.TopicPut():
@@ -56,6 +59,7 @@ class Cataloging:
                 meta.forget_group(record.name)
                 self.groups.paused.pop(record.name, None)
                 self.pulling.resumed(record.name)
+                self.popping.forget_group(record.name)
                 self.reach.forget(group=record.name)
                 self.counts.forget_group(record.name)
                 log.info(
@@ -64,6 +68,10 @@ class Cataloging:
                 )
             case kinds.SettingPut():
                 meta.changed(SETTINGS, record.setting.name)
+            case PopAcknowledged():
+                self.popping.places.durable(record, is_reset=False)
+            case PopPlaced():
+                self.popping.places.durable(record, is_reset=True)
             case kinds.Released():
                 count = record.queue_offsets.count(NOWHERE)
                 if count:
@@ -80,6 +88,7 @@ class Cataloging:
         self.groups.note(group)
         if before is not None and group.pause is None:
             self.pulling.resumed(name)
+            self.popping.resumed(name)
             log.info("group_resumed", extra={"group": name, "paused_by": before.by})
         elif before is None and group.pause is not None:
             log.info("group_paused", extra={"group": name, "by": group.pause.by})
@@ -91,6 +100,7 @@ class Cataloging:
         self.reach.forget(topic=name)
         self.counts.forget(name, record.queues)
         self.pulling.forget(name)
+        self.popping.forget_topic(name, record.queues)
         log.info(
             "topic_removed",
             extra={

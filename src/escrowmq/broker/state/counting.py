@@ -183,7 +183,9 @@ class BrokerCounts:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        #: Of remoting, by request code; of gRPC, by the number of the method.
         self.rpcs = Rpcs()
+        self.grpc_rpcs = Rpcs()
         self.topics: dict[str, OfTopic] = {}
         self._queues = _ByQueue(store, self.topics)
         #: By group and topic.

@@ -26,7 +26,7 @@ from escrowmq.transaction.expiry_commands import (
 from escrowmq.transaction.records import OriginsExpired, QueriesExpired, Record
 
 if TYPE_CHECKING:
-    from escrowmq.broker.net.connection import ClientConnection
+    from escrowmq.broker.state.client_links import ClientLink
     from escrowmq.broker.state.clients import Clients
     from escrowmq.broker.state.groups import Groups
     from escrowmq.broker.state.queues import Queues
@@ -52,7 +52,7 @@ LOOKED_AT_MAX = 4_096
 class Uses:
     """Groups and topics in use. Use it from one event loop only."""
 
-    def __init__(self, *, core: Transactions, clients: Clients[ClientConnection]) -> None:
+    def __init__(self, *, core: Transactions, clients: Clients[ClientLink]) -> None:
         self._core = core
         self._clients = clients
         #: Groups and topics that clients used since the last ``take``.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from escrowmq.broker.state.topics import QUEUES_MAX
 from escrowmq.model.message import SentMessage
 from escrowmq.model.topic_names import DEFAULT_TOPIC, DLQ_PREFIX, OWN_PREFIXES
 from escrowmq.protocol.message.properties import (
@@ -31,9 +32,6 @@ if TYPE_CHECKING:
     from escrowmq.protocol.message.sent_facts import SentFacts
 
 REGION = "DefaultRegion"
-QUEUE_COUNT_ANY = 2**31 - 1
-"""Gives a new topic as many queues as its template topic has."""
-
 SHARDING_MARK = b"__SHARDINGKEY\x01"
 """The properties of an ordered message contain this."""
 
@@ -64,18 +62,25 @@ class Messages:
         now_ms: int,
         *,
         template: str = DEFAULT_TOPIC,
-        queue_count: int = QUEUE_COUNT_ANY,
+        queue_count: int = QUEUES_MAX,
         turn: int | None = None,
+        message_type: MessageType = MessageType.NORMAL,
     ) -> tuple[Topic, int]:
         """Return the topic and queue of a message; for a queue below 0 the broker takes turns.
 
-        A caller that may send the same message again passes ``turn``, to get the same queue.
+        A caller that may send the same message again passes ``turn``, to get the same queue. A
+        topic that the message creates gets this message type.
         """
         topics = self.topics
         if name.startswith(OWN_PREFIXES):
             topics.for_group(name, 1, now_ms)
         topic = topics.to_send(
-            name, queue_id, template=template, queue_count=queue_count, now_ms=now_ms
+            name,
+            queue_id,
+            template=template,
+            queue_count=queue_count,
+            now_ms=now_ms,
+            message_type=message_type,
         )
         if queue_id < 0:
             if turn is None:

@@ -15,14 +15,13 @@ incarnation, or at 0.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from escrowmq.broker.state.groups import is_of_tools
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from escrowmq.broker.net.connection import ClientConnection
     from escrowmq.store.meta.meta import Meta
     from escrowmq.store.store import Store
     from escrowmq.transaction.memory.catalog import KeptTopic
@@ -35,6 +34,13 @@ TOLD_MAX = 10_000
 
 Reached = dict[int, int]
 """By queue id, the highest offset that a group has come to."""
+
+
+class OffsetsTold(Protocol):
+    """A client, as far as offsets are concerned that the broker told it."""
+
+    #: By topic, queue and incarnation of the topic.
+    told: dict[tuple[str, int, int], int]
 
 
 class Reach:
@@ -64,7 +70,7 @@ class Reach:
         return reached
 
     def base_if_foreign(
-        self, connection: ClientConnection, group: str, topic: str, queue_id: int, offset: int
+        self, client: OffsetsTold, group: str, topic: str, queue_id: int, offset: int
     ) -> int | None:
         """Return where a consumer from another history continues; None for one of this history."""
         kept = self._catalog.topics.get(topic)
@@ -81,7 +87,7 @@ class Reach:
         reached = self._reached.get((group, topic), {})
         known = max(
             reached.get(queue_id, 0),
-            connection.told.get((topic, queue_id, born_of(kept)), 0),
+            client.told.get((topic, queue_id, born_of(kept)), 0),
             committed,
         )
         if offset <= known or is_of_tools(group):
@@ -101,9 +107,9 @@ class Reach:
             for queue in [queue for queue in self._bases if queue[0] == topic]:
                 del self._bases[queue]
 
-    def tell(self, connection: ClientConnection, topic: str, queue_id: int, offset: int) -> None:
+    def tell(self, client: OffsetsTold, topic: str, queue_id: int, offset: int) -> None:
         """Note that a client is told an offset, so that it may use it."""
-        told = connection.told
+        told = client.told
         if len(told) >= TOLD_MAX:
             told.clear()
         key = (topic, queue_id, born_of(self._catalog.topics.get(topic)))

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from escrowmq.transaction.memory.catalog import Catalog
 
 
+QUEUES_MAX = 2**31 - 1
+"""Gives a new topic as many queues as its template topic has."""
+
+
 def retry_topic(group: str) -> str:
     """Return the topic with the retries of this consumer group."""
     return f"{RETRY_PREFIX}{group}"
@@ -85,17 +89,30 @@ class Topics:
         return topic
 
     def to_send(
-        self, name: str, queue_id: int, *, template: str, queue_count: int, now_ms: int
+        self,
+        name: str,
+        queue_id: int,
+        *,
+        template: str,
+        queue_count: int,
+        now_ms: int,
+        message_type: MessageType = MessageType.NORMAL,
     ) -> Topic:
         """Return the topic of a queue that a client sends to.
 
-        Raises ``CreateFirst`` if the topic must first be created from the template, and may be.
+        Raises ``CreateFirst`` if the topic must first be created from the template, and may be; it
+        then gets this message type.
         """
         if name in SYSTEM_TOPICS:
             raise RequestRefused("topic_of_system", "send to a topic of your own", topic=name)
         topic = self.get(name)
         if topic is None:
-            raise self._making(name, template, queue_count, now_ms)
+            raise CreateFirst(
+                self.put(
+                    self._like(name, template, queue_count, now_ms, message_type),
+                    is_only_made=True,
+                )
+            )
         if not topic.perm & WRITE:
             raise RequestRefused("topic_not_writable", "its owner forbids it", topic=name)
         # Below 0, the sender leaves the choice to the broker.
@@ -103,20 +120,30 @@ class Topics:
         _refuse_queue(topic, max(queue_id, 0), queue_count)
         return topic
 
-    def _making(self, name: str, template: str, queue_count: int, now_ms: int) -> CreateFirst:
+    def if_sent_to(self, name: str) -> Topic:
+        """Return a topic, or as what the first message would create it, of whatever type."""
+        known = self.get(name)
+        if known is not None:
+            return known
+        return self._like(name, DEFAULT_TOPIC, QUEUES_MAX, 0, MessageType.UNSPECIFIED)
+
+    def _like(
+        self, name: str, template: str, queue_count: int, now_ms: int, message_type: MessageType
+    ) -> Topic:
+        """Return a topic as a message creates it; refuse one that may not be created."""
         validate_queue(name, 0)
         like = self.get(template) if self._config.auto_create else None
         if like is None or not like.perm & INHERIT:
             raise RequestRefused("topic_unknown", "create the topic first", topic=name)
         count = max(1, min(queue_count, like.write_queue_count))
-        topic = Topic(
+        return Topic(
             name=name,
             read_queue_count=count,
             write_queue_count=count,
             perm=like.perm & ~INHERIT,
+            message_type=message_type,
             created_at_ms=now_ms,
         )
-        return CreateFirst(self.put(topic, is_only_made=True))
 
     def for_group(self, name: str, queue_count: int, now_ms: int) -> Topic:
         """Return the topic that the broker keeps for a consumer group: retries or dead letters.
@@ -157,16 +184,22 @@ class Topics:
 
     def check_type(self, topic: Topic, sent: MessageType) -> None:
         """Refuse a message that is not of its topic's type, if ``enforce_type`` is on."""
-        if not self._config.enforce_type or topic.name.startswith(OWN_PREFIXES):
-            return
-        if topic.message_type not in (sent, MessageType.MIXED, MessageType.UNSPECIFIED):
-            raise RequestRefused(
-                "message_type_wrong",
-                "send it to a topic of its type, or change the topic's",
-                topic=topic.name,
-                topic_type=topic.message_type.value,
-                message_type=sent.value,
-            )
+        if self._config.enforce_type:
+            require_type(topic, sent)
+
+
+def require_type(topic: Topic, sent: MessageType) -> None:
+    """Refuse a message that is not of its topic's type; topics of groups take any."""
+    if topic.name.startswith(OWN_PREFIXES):
+        return
+    if topic.message_type not in (sent, MessageType.MIXED, MessageType.UNSPECIFIED):
+        raise RequestRefused(
+            "message_type_wrong",
+            "send it to a topic of its type, or change the topic's",
+            topic=topic.name,
+            topic_type=topic.message_type.value,
+            message_type=sent.value,
+        )
 
 
 def _refuse_queue(topic: Topic, queue_id: int, queue_count: int) -> None:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from escrowmq.broker.config import WriterConfig
 from escrowmq.transaction.commands import Append, Command, Decision, Prepare
+from escrowmq.transaction.pop_commands import BuryMessages
 
 Tell = Callable[[Decision | BaseException], None]
 """Callback that gets the decision on a command, or its error."""
@@ -203,7 +204,7 @@ class Inbox:
 
 def size_of(command: Command) -> int | None:
     """Return the message bytes of a command, or None if it brings no messages."""
-    if not isinstance(command, Prepare | Append):
+    if not isinstance(command, Prepare | Append | BuryMessages):
         return None
     if isinstance(command, Prepare) and command.columns is not None:
         return command.columns.size

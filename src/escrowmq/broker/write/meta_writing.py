@@ -65,10 +65,10 @@ class MetaWriting:
                 tell = partial(answer, await work)
             except Exception as error:  # noqa: BLE001 - the client gets it
                 tell = partial(request.decline, error)
-            request.connection.answered()
+            request.answered()
             guarded(request.decline, tell)
 
-        request.connection.owe()
+        request.owe()
         task = asyncio.get_running_loop().create_task(do())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -17,7 +17,19 @@ STORE = "store"
 #: Names that a start, a backup, a pipeline or a repair may leave, and ``lost+found``, which is on a
 #: freshly formatted disk.
 OUR_NAMES = frozenset(
-    ("damaged", "lake", "lock", "lost+found", "meta.copy", "meta.db", "pipeline", "store")
+    (
+        "damaged",
+        "grpc.key",
+        "grpc.new",
+        "lake",
+        "lock",
+        "lost+found",
+        "meta.copy",
+        "meta.db",
+        "pipeline",
+        "store",
+        "tls",
+    )
 )
 #: The most entries that the error names.
 SHOWN_MAX = 3

@@ -61,6 +61,9 @@ class BrokerOptions(ProcessOptions):
         None
     )
     port: Annotated[int | None, typer.Option(help="Port for messages; 0 means any.")] = None
+    grpc_port: Annotated[
+        int | None, typer.Option(help="Port for 5.x clients; 0 means any, -1 means off.")
+    ] = None
     http_port: Annotated[
         int | None, typer.Option(help="Port for probes and metrics; 0 means any.")
     ] = None
@@ -82,6 +85,7 @@ class BrokerOptions(ProcessOptions):
             host=self.host,
             name_port=self.name_port,
             port=self.port,
+            grpc_port=self.grpc_port,
             http_port=self.http_port,
             advertise_host=self.advertise_host,
             name=self.broker_name,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from escrowmq.broker.config import BrokerConfig, TopicsConfig, WriterConfig
+from escrowmq.broker.config import BrokerConfig, TlsConfig, TopicsConfig, WriterConfig
 from escrowmq.broker.periodic.backup_schedule import BackupConfig
 from escrowmq.broker.server import Server
 from escrowmq.broker.watch.alert_config import AlertsConfig
@@ -101,6 +101,7 @@ def _say_ready(server: Server, output: LineOutput, *, is_alone: bool) -> None:
             at_ms=SystemClock().now_ms(),
             name=server.name_address,
             broker=server.broker_address,
+            grpc=server.grpc_address or None,
             http=server.http_address or None,
             pid=os.getpid(),
             has_pipeline=not is_alone,
@@ -110,6 +111,7 @@ def _say_ready(server: Server, output: LineOutput, *, is_alone: bool) -> None:
     places = {
         "name": server.name_address,
         "broker": server.broker_address,
+        "grpc": server.grpc_address,
         "http": server.http_address,
     }
     told = " ".join(f"{name}={address}" for name, address in places.items() if address)
@@ -146,6 +148,7 @@ def make_server(data: Path, config: Config, *, insecure: bool) -> Server:
         backup_command=(sys.executable, "-m", "escrowmq.cli.data.backup_job"),
         ledgers=ledger_urls(config),
         look_up_command=look_up_command(config),
+        tls=config.section(TlsConfig),
     )
 
 

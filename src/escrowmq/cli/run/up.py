@@ -24,7 +24,7 @@ from escrowmq.supervise.supervising import Child, Supervisor
 NAME_WIDTH = 9
 READY = "ready"
 #: By port setting: the name of its address in the broker's ready line.
-PORTS = {"name_port": "name", "port": "broker", "http_port": "http"}
+PORTS = {"name_port": "name", "port": "broker", "grpc_port": "grpc", "http_port": "http"}
 
 #: Niceness of a pipeline that starved for CPU, and how long it keeps that niceness.
 STARVED_NICENESS = 5

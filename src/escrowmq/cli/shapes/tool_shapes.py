@@ -204,6 +204,8 @@ class ServeEventShape(Shape, frozen=True, kw_only=True):
     name: str
     #: The broker's HOST:PORT.
     broker: str
+    #: HOST:PORT for RocketMQ's 5.x clients; null if it is off.
+    grpc: str | None
     #: HOST:PORT of the HTTP pages; null if they are off.
     http: str | None
     pid: int

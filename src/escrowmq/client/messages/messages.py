@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
@@ -23,7 +22,7 @@ from escrowmq.client.messages.wire_form import (
     takes_body,
 )
 from escrowmq.model.errors import ProtocolViolation, RequestRefused
-from escrowmq.protocol.message.compression import INFLATED_BYTES_MAX, ZLIB_TYPES, compression_type
+from escrowmq.protocol.message.compression import inflated
 from escrowmq.protocol.message.limits import BODY_BYTES_MAX, check_name
 from escrowmq.protocol.message.properties import (
     ALLOWED_MS,
@@ -45,7 +44,7 @@ from escrowmq.protocol.message.properties import (
     parse_properties,
     split_keys,
 )
-from escrowmq.protocol.message.stored_message import SYS_COMPRESSED, StoredMessage
+from escrowmq.protocol.message.stored_message import StoredMessage
 
 if TYPE_CHECKING:
     from escrowmq.client.producer.transaction_steps import TransactionSteps
@@ -342,7 +341,7 @@ def received(stored: StoredMessage, broker_name: str) -> Received:
     properties = parse_properties(stored.properties)
     body, problem = stored.body, ""
     try:
-        body = _inflated(stored)
+        body = inflated(stored)
     except ProtocolViolation as violation:
         problem = str(violation)
     keys = split_keys(properties.get(KEYS, ""))
@@ -365,23 +364,3 @@ def received(stored: StoredMessage, broker_name: str) -> Received:
         born_at_ms=stored.born_at_ms,
         visible_at_ms=stored.stored_at_ms,
     )
-
-
-def _inflated(stored: StoredMessage) -> bytes:
-    if not stored.sys_flag & SYS_COMPRESSED:
-        return stored.body
-    kind = compression_type(stored.sys_flag)
-    if kind not in ZLIB_TYPES:
-        raise ProtocolViolation("compression_unknown", "compress bodies with zlib", kind=kind)
-    inflater = zlib.decompressobj()
-    try:
-        body = inflater.decompress(stored.body, INFLATED_BYTES_MAX)
-    except zlib.error as error:
-        raise ProtocolViolation("body_not_compressed", str(error), topic=stored.topic) from None
-    if not inflater.eof:
-        raise ProtocolViolation(
-            "body_not_compressed",
-            f"cut short, or more than {INFLATED_BYTES_MAX} bytes",
-            topic=stored.topic,
-        )
-    return body

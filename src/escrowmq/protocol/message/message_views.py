@@ -28,6 +28,7 @@ from escrowmq.protocol.message.stored_message import (
     SYS_COMMITTED,
     SYS_FLAG_AT,
     SYS_PREPARED,
+    SYS_STORE_IPV6,
     SYS_TRANSACTION_MASK,
     decode,
     encode,
@@ -96,6 +97,24 @@ def visible_view(record: bytes, queue_offset: int, visible_at_ms: int) -> bytes:
             record[at + 8 :],
         )
     )
+
+
+def delivered_again(record: bytes, attempt: int) -> bytes:
+    """Return a message as its consumer sees it at this attempt, the first of which is 1."""
+    if attempt <= 1:
+        return record
+    _, _, sys_flag = _PLACE.unpack_from(record, 20)
+    store_host_bytes = IPV6_HOST_BYTES if sys_flag & SYS_STORE_IPV6 else IPV4_HOST_BYTES
+    at = stored_at_place(sys_flag) + _TIME.size + store_host_bytes
+    (retries,) = _SYS_FLAG.unpack_from(record, at)
+    again = min(retries + attempt - 1, 2**31 - 1)
+    return b"".join((record[:at], _SYS_FLAG.pack(again), record[at + _SYS_FLAG.size :]))
+
+
+def queue_offset_of(record: bytes) -> int:
+    """Return the queue offset that a message states."""
+    offset: int = _TIME.unpack_from(record, 20)[0]
+    return offset
 
 
 def stored_at_place(sys_flag: int) -> int:

@@ -35,9 +35,12 @@ class RequestCode(IntEnum):
     LOCK_BATCH_MQ = 41
     UNLOCK_BATCH_MQ = 42
     QUERY_ASSIGNMENT = 400
+    SET_MESSAGE_REQUEST_MODE = 401
     POP_MESSAGE = 200_050
     ACK_MESSAGE = 200_051
     CHANGE_MESSAGE_INVISIBLETIME = 200_053
+    NOTIFICATION = 200_054
+    POLLING_INFO = 200_055
     BATCH_ACK_MESSAGE = 200_151
 
     # Every client.
@@ -121,6 +124,9 @@ class ResponseCode(IntEnum):
     TRANSACTION_SHOULD_ROLLBACK = 201
     CONSUMER_NOT_ONLINE = 206
     CONSUME_MSG_TIMEOUT = 207
+    NO_MESSAGE = 208
+    POLLING_FULL = 209
+    POLLING_TIMEOUT = 210
     FLOW_CONTROL = 215
     #: Apache's answer to a decision after the message's own time for its first check.
     ILLEGAL_OPERATION = 604

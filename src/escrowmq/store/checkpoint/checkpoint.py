@@ -22,6 +22,7 @@ from escrowmq.transaction.memory.batches import AppBatches, SavedExpiredQueries
 from escrowmq.transaction.memory.catalog import SavedCatalog
 from escrowmq.transaction.memory.origins import SavedOrigins
 from escrowmq.transaction.memory.parts import TransactionParts
+from escrowmq.transaction.memory.pops import PopPosition
 from escrowmq.transaction.memory.uses import SavedUses
 from escrowmq.transaction.records import NamedOrigin, NamedQueue, TimeMoved
 
@@ -97,6 +98,8 @@ class Checkpoint(msgspec.Struct, kw_only=True, frozen=True):
     expired_queries: SavedExpiredQueries = SavedExpiredQueries()
     #: When groups and topics were last used.
     uses: SavedUses = SavedUses()
+    #: By consumer group, then by queue number: what was acknowledged by pop.
+    pops: dict[str, dict[int, PopPosition]] = {}
     #: Why the files must be rebuilt from the log; empty if they can be used.
     rebuild: str = ""
 

@@ -66,6 +66,7 @@ class CheckpointJob:
             origins=list(core.names.origins.named.values()),
             origin_uses=core.names.origins.saved(),
             uses=core.uses.saved(),
+            pops=core.pops.frozen(),
             parts=core.parts.frozen(),
             delays=dict(core.delays),
             resumed_at_ms=dict(core.resumed_at_ms),

@@ -34,6 +34,7 @@ from escrowmq.transaction.commands import Begin
 from escrowmq.transaction.core import Where
 from escrowmq.transaction.memory.origins import SavedOrigins
 from escrowmq.transaction.memory.parts import PartsByHead
+from escrowmq.transaction.memory.pops import PopPositions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -229,6 +230,7 @@ def restore_core(store: Store, checkpoint: Checkpoint) -> None:
     core.names.origins.load(checkpoint.origins, uses_of_origins(checkpoint))
     core.catalog.load(checkpoint.catalog)
     core.uses.load(checkpoint.uses)
+    core.pops = PopPositions(checkpoint.pops)
     store.catalog.load(checkpoint.catalog)
     store.garbage.update(dict.fromkeys(checkpoint.garbage))
     store.meta_at = checkpoint.meta_at

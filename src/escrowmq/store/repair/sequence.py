@@ -23,6 +23,7 @@ ORIGIN = "origin"
 
 _NUMBERLESS = (
     CatalogRecord
+    | kinds.PopRecord
     | kinds.Answered
     | kinds.Began
     | kinds.TimeMoved

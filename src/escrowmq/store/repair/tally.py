@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     Heads = list[int] | memoryview[int]
 
-_UNCOUNTED = kinds.NameRecord | kinds.HistoryRecord | kinds.Asked | kinds.Answered
+_UNCOUNTED = kinds.NameRecord | kinds.HistoryRecord | kinds.PopRecord | kinds.Asked | kinds.Answered
 _CHUNK_ROWS = 65_536
 _CLOSED, _PREPARED, _PARKED = 0, 1, 2
 _OF_STATE: dict[int, int] = {State.PREPARED: _PREPARED, State.PARKED: _PARKED}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from escrowmq.transaction import commands, expiry_commands
+from escrowmq.transaction import commands, expiry_commands, pop_commands
 from escrowmq.transaction.decisions import (
     batching,
     beginning,
@@ -16,6 +16,7 @@ from escrowmq.transaction.decisions import (
     expiring,
     holding,
     losing,
+    popping,
 )
 from escrowmq.transaction.pause_command import PauseGroup
 
@@ -56,4 +57,7 @@ DECIDERS: dict[type, Callable[[Transactions, Any, int], Decision]] = {
     expiry_commands.NoteUses: expiring.note_uses,
     expiry_commands.ExpireGroups: expiring.expire_groups,
     expiry_commands.ExpireTopic: expiring.expire_topic,
+    pop_commands.PlacePops: popping.place_pops,
+    pop_commands.Acknowledge: popping.acknowledge,
+    pop_commands.BuryMessages: popping.bury,
 }

@@ -40,6 +40,9 @@ final class PushConsumers {
         if (request.has("max_reconsume_times")) {
             consumer.setMaxReconsumeTimes(request.count("max_reconsume_times"));
         }
+        if (request.flag("pop")) {
+            Versions.leaveQueuesToBroker(consumer, request.count("invisible_ms"));
+        }
         subscribe(consumer, request);
         listen(consumer, client, request);
         consumer.start();

@@ -25,6 +25,14 @@ final class Versions {
         throw new IllegalArgumentException("no message model " + model);
     }
 
+    /** Since 5.0: the broker shares out queues and says whether they are pulled or popped. */
+    static void leaveQueuesToBroker(Object consumer, long invisibleMs)
+            throws ReflectiveOperationException {
+        consumer.getClass().getMethod("setClientRebalance", boolean.class).invoke(consumer, false);
+        consumer.getClass().getMethod("setPopInvisibleTime", long.class)
+                .invoke(consumer, invisibleMs);
+    }
+
     static void setDeliverAt(Message message, long atMs) {
         callLater(message, "setDeliverTimeMs", atMs);
     }

@@ -1,0 +1,1 @@
+"""Handlers of RocketMQ's gRPC methods, for its 5.x clients."""

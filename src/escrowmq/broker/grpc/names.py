@@ -1,0 +1,44 @@
+"""Names of topics and groups, and times, as gRPC messages have them.
+
+A client with a namespace names a resource in two parts; the broker has one name for it.
+"""
+
+from __future__ import annotations
+
+from escrowmq.model.topic_names import OWN_PREFIXES
+from escrowmq.protocol.grpc.messages import Duration, Resource, Timestamp
+
+_SEPARATOR = "%"
+_NANOS_PER_MS = 1_000_000
+#: The longest duration that is not cut: more than 300 years.
+_SECONDS_MAX = 10**10
+
+
+def name_of(resource: Resource) -> str:
+    """Return the broker's name of a topic or group."""
+    space = resource.resource_namespace
+    return f"{space}{_SEPARATOR}{resource.name}" if space else resource.name
+
+
+def resource_of(name: str) -> Resource:
+    """Return a topic or group as clients name it."""
+    if _SEPARATOR not in name or name.startswith(OWN_PREFIXES):
+        return Resource(name=name)
+    space, _, own = name.partition(_SEPARATOR)
+    return Resource(resource_namespace=space, name=own)
+
+
+def ms_of(time: Duration | Timestamp) -> int:
+    """Return a duration or an instant in milliseconds."""
+    seconds = min(max(time.seconds, -_SECONDS_MAX), _SECONDS_MAX)
+    return seconds * 1_000 + time.nanos // _NANOS_PER_MS
+
+
+def duration(ms: int) -> Duration:
+    """Return a duration."""
+    return Duration(seconds=ms // 1_000, nanos=ms % 1_000 * _NANOS_PER_MS)
+
+
+def timestamp(at_ms: int) -> Timestamp:
+    """Return an instant."""
+    return Timestamp(seconds=at_ms // 1_000, nanos=at_ms % 1_000 * _NANOS_PER_MS)

@@ -1,0 +1,190 @@
+"""A request of a gRPC client, how it is answered, and the table of its method."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from time import perf_counter
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+
+from google.protobuf.message import DecodeError
+
+from escrowmq.broker.grpc.codes import OK, status_of
+from escrowmq.broker.net.connection import pack_peer
+from escrowmq.broker.state.counting import LONG_POLL, Rpcs
+from escrowmq.model.errors import EscrowError, ProtocolViolation, RequestRefused
+from escrowmq.model.event_log import event_log
+from escrowmq.protocol.grpc import messages
+from escrowmq.protocol.message.limits import NAME_CHARS_MAX
+
+if TYPE_CHECKING:
+    from escrowmq.broker.net.answering import Answering
+    from escrowmq.broker.net.grpc_call import GrpcCall
+    from escrowmq.broker.net.grpc_connection import GrpcConnection
+    from escrowmq.protocol.grpc.messages import GrpcMessage
+
+log = event_log(__name__)
+
+CLIENT_ID = b"x-mq-client-id"
+LANGUAGE = b"x-mq-language"
+#: Addresses whose packed form is cached.
+PEERS_MAX = 16_384
+
+MethodT = TypeVar("MethodT", bound=Callable[..., None])
+packed_peer = lru_cache(PEERS_MAX)(pack_peer)
+
+
+class WithStatus(Protocol):
+    """The class of an answer: every answer has a status."""
+
+    def __call__(self, *, status: messages.Status) -> GrpcMessage:
+        """Make an answer that has nothing but its status."""
+        ...
+
+
+class GrpcMethod(NamedTuple):
+    """One method of the service, except Telemetry."""
+
+    name: str
+    #: Its number in the counters.
+    number: int
+    request: type[GrpcMessage]
+    response: WithStatus
+    #: Whether the answer is a stream of messages.
+    is_streamed: bool
+
+
+class GrpcRequest:
+    """One call of a method."""
+
+    __slots__ = ("_began", "_method", "_rpcs", "call", "client_id", "closed", "has_waited")
+
+    def __init__(self, call: GrpcCall, method: GrpcMethod, rpcs: Rpcs) -> None:
+        self.call = call
+        self.client_id = client_id_of(call)
+        #: Called if the call ends before its answer.
+        self.closed: Callable[[], None] | None = None
+        #: Whether it waited in a long poll.
+        self.has_waited = False
+        self._method = method
+        self._rpcs = rpcs
+        self._began = perf_counter()
+
+    @property
+    def source(self) -> GrpcConnection:
+        """The sender, to whom the writer is fair."""
+        return self.call.connection
+
+    @property
+    def born_host(self) -> bytes:
+        """The client's address, in the form that stored messages use."""
+        return packed_peer(self.call.peer_host, self.call.peer_port)
+
+    def owe(self) -> None:
+        """Do nothing: the door limits the calls that a connection has open."""
+
+    def answered(self) -> None:
+        """Do nothing, as ``owe`` does."""
+
+    def answer(self, response: GrpcMessage, code: int = OK) -> None:
+        """Send the whole answer; ``code`` is that of its status."""
+        self.note(code)
+        data = response.SerializeToString()
+        if self._method.is_streamed:
+            self.call.send(data)
+            self.call.end()
+        else:
+            self.call.answer(data)
+
+    def note(self, code: int) -> None:
+        """Count it as answered with this code; for callers that send the answer themselves."""
+        # From here on the call ends because of its answer.
+        self.closed = None
+        flags = LONG_POLL if self.has_waited else 0
+        self._rpcs.note(self._method.number, code, self._began, flags)
+
+    def decline(self, error: BaseException) -> None:
+        """Answer with an error."""
+        if isinstance(error, EscrowError):
+            self._rpcs.refused[error.code] += 1
+        else:
+            self._rpcs.refused["request_failed"] += 1
+            log.error("request_failed", extra={"method": self._method.name}, exc_info=error)
+        status = status_of(error)
+        self.answer(self._method.response(status=status), status.code)
+
+    # Events of a streamed answer.
+
+    def on_message(self, message: bytes) -> None:
+        """Ignore it: the request was complete."""
+
+    def on_half_close(self) -> None:
+        """Ignore it, for the same reason."""
+
+    def on_closed(self) -> None:
+        """Stop waiting."""
+        if self.closed is not None:
+            self.closed()
+
+
+Handler = Callable[[GrpcRequest, "GrpcMessage"], None]
+
+
+def serves(name: str) -> Callable[[MethodT], MethodT]:
+    """Mark a method of a part as the handler of this method of the service."""
+
+    def mark(method: MethodT) -> MethodT:
+        method.served = name  # type: ignore[attr-defined]  # a function takes any attribute
+        return method
+
+    return mark
+
+
+def served_by(part: object) -> dict[str, Handler]:
+    """Return the handlers of a part, by the names of their methods."""
+    return {
+        method.served: getattr(part, name)
+        for name, method in vars(type(part)).items()
+        if hasattr(method, "served")
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class ServedMethod:
+    """A method and its handler."""
+
+    answering: Answering
+    rpcs: Rpcs
+    method: GrpcMethod
+    handler: Handler
+
+    def serve(self, call: GrpcCall, data: bytes) -> GrpcRequest | None:
+        """Read the request of a call and handle it; return its events if it has a stream."""
+        method = self.method
+        request = GrpcRequest(call, method, self.rpcs)
+        try:
+            check_client_id(request.client_id)
+            read = method.request.FromString(data)
+        except RequestRefused as refused:
+            request.decline(refused)
+        except DecodeError:
+            request.decline(ProtocolViolation("request_malformed", "not a message of this method"))
+        else:
+            self.answering.attempt(request, partial(self.handler, request, read))
+        return request if method.is_streamed else None
+
+
+def client_id_of(call: GrpcCall) -> str:
+    """Return the id that a client gave itself; empty if it gave none."""
+    return (call.header(CLIENT_ID) or b"").decode(errors="replace")
+
+
+def check_client_id(client_id: str) -> None:
+    """Refuse a client without an id, or with one that is too long."""
+    if not 1 <= len(client_id) <= NAME_CHARS_MAX:
+        raise RequestRefused(
+            "client_id_missing",
+            f"send the header {CLIENT_ID.decode()} with 1 to {NAME_CHARS_MAX} characters",
+            chars=len(client_id),
+        )

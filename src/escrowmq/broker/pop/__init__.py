@@ -1,0 +1,1 @@
+"""The pop model: messages in flight, receipts, redelivery and dead letters."""

@@ -1,0 +1,127 @@
+"""What consumers ask for by pop, and what they get: messages with receipts.
+
+No name of a wire protocol is here: remoting and gRPC use the same types.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from escrowmq.model.errors import RequestRefused
+from escrowmq.protocol.message.filter import TagCodes
+
+INVISIBLE_MS_MAX = 7 * 24 * 3_600_000
+"""The longest time that a message may be in flight without a word from its consumer."""
+
+COUNT_MAX = 32
+"""Messages of one answer."""
+
+ANY_QUEUE = -1
+
+_MARK = "1"
+_PARTS = 6
+
+
+class Receive(msgspec.Struct, frozen=True, kw_only=True):
+    """A wish for messages of a topic."""
+
+    group: str
+    topic: str
+    #: One queue, or ``ANY_QUEUE``.
+    queue_id: int = ANY_QUEUE
+    #: The tags wanted; None means all messages.
+    tags: TagCodes = None
+    count_max: int = COUNT_MAX
+    #: How long a message stays in flight.
+    invisible_ms: int
+    #: How long to wait for a message if there is none.
+    wait_ms: int = 0
+    #: A queue delivers nothing past a message in flight.
+    is_fifo: bool = False
+    #: In order: names this attempt, so that a repeated one gets the same messages again.
+    attempt_id: str = ""
+    #: A group without a position starts at the end of a long queue, not at its start.
+    starts_at_end: bool = False
+
+
+class Receipt(msgspec.Struct, frozen=True, kw_only=True):
+    """Names one delivery of one message. It is checked against the messages in flight."""
+
+    group: str
+    topic: str
+    queue_id: int
+    offset: int
+    #: Store time of the delivery, or of the last change of its invisible time: it tells the
+    #: deliveries of one message apart.
+    popped_at_ms: int
+    #: The rest is checked if it is given. A remoting client does not know it.
+    attempt: int = 0
+    #: The queue's number, which also names the topic's incarnation.
+    queue: int = -1
+    #: The start of the broker at which it was made.
+    epoch: str = ""
+
+    def text(self) -> str:
+        """Return the receipt without group and topic, for clients to which it is opaque."""
+        parts = (_MARK, self.epoch, self.queue, self.queue_id, self.offset, self.popped_at_ms)
+        return ".".join(map(str, (*parts, self.attempt)))
+
+
+def read_receipt(group: str, topic: str, text: str) -> Receipt:
+    """Read a receipt from its text; RequestRefused if it is none."""
+    mark, *parts = text.split(".", maxsplit=_PARTS)
+    try:
+        epoch, *numbers = parts if mark == _MARK else []
+        queue, queue_id, offset, popped_at_ms, attempt = map(int, numbers)
+    except ValueError:
+        raise RequestRefused(
+            "receipt_malformed", "send the receipt as it came with the message", receipt=text[:100]
+        ) from None
+    return Receipt(
+        group=group,
+        topic=topic,
+        queue_id=queue_id,
+        offset=offset,
+        popped_at_ms=popped_at_ms,
+        attempt=attempt,
+        queue=queue,
+        epoch=epoch,
+    )
+
+
+class PoppedMessage(msgspec.Struct, frozen=True, gc=False):
+    """A message in the stored layout, as its consumer sees it, and its receipt."""
+
+    record: bytes
+    receipt: Receipt
+
+
+class ReceiveStatus(StrEnum):
+    """How a wish for messages ended."""
+
+    FOUND = "found"
+    #: The time to wait is over.
+    EMPTY = "empty"
+    #: Too many messages are in flight, or too many wishes wait.
+    FULL = "full"
+
+
+class ReceivedBatch(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to ``Receive``."""
+
+    status: ReceiveStatus
+    messages: list[PoppedMessage] = []
+    popped_at_ms: int = 0
+    #: About how many more messages the group could receive.
+    rest: int = 0
+
+
+class AckOutcome(StrEnum):
+    """How one acknowledgement ended."""
+
+    #: The message will not come again; also if it was acknowledged before.
+    ACKNOWLEDGED = "acknowledged"
+    #: The message was delivered again since, or the broker restarted, or the receipt is forged.
+    STALE = "stale"

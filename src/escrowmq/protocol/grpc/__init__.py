@@ -1,0 +1,1 @@
+"""RocketMQ's gRPC protocol: the messages of ``apache.rocketmq.v2.MessagingService``, its codes."""

@@ -1,0 +1,1 @@
+"""HTTP/2 and gRPC as bytes: frames, header compression, message framing. No sockets."""

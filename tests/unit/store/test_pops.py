@@ -1,0 +1,67 @@
+"""Pop positions survive a restart, a crash and a rebuild; an acknowledgement is never lost."""
+
+from __future__ import annotations
+
+import pytest
+
+from escrowmq.model.catalog import Group, Topic
+from escrowmq.store.checkpoint import checkpoint as checkpoints
+from escrowmq.store.repair.inspect import inspect
+from escrowmq.transaction.commands import Append, MarkCatalog, PutGroup, PutTopic
+from escrowmq.transaction.memory.pops import PopPosition
+from escrowmq.transaction.pop_commands import (
+    Acknowledge,
+    BuryMessages,
+    PlacePops,
+    PopAcks,
+    PopPlace,
+)
+from tests.unit.store.helpers import Driver, message
+
+
+def popping() -> Driver:
+    driver = Driver()
+    driver.do(MarkCatalog(mark="kept"))
+    driver.do(PutGroup(group=Group(name="readers")))
+    for name in ("orders", "%DLQ%readers"):
+        driver.do(PutTopic(topic=Topic(name=name)))
+    driver.do(Append(messages=tuple(message(f"m-{number}") for number in range(20))))
+    driver.do(PlacePops(group="readers", places=(PopPlace(0, 0),)))
+    return driver
+
+
+def acks(*ranges: tuple[int, int]) -> Acknowledge:
+    return Acknowledge(group="readers", acks=(PopAcks(0, 0, ranges),))
+
+
+@pytest.mark.parametrize("how", ["closed", "crashed", "rebuilt"])
+def test_what_was_acknowledged_stays_acknowledged(how: str) -> None:
+    driver = popping()
+    driver.do(acks((0, 3), (5, 1)))
+    driver.store.checkpoint()
+    driver.do(acks((9, 2)))
+    driver.do(
+        BuryMessages(messages=(message("m-3", topic="%DLQ%readers"),), acknowledges=acks((3, 1)))
+    )
+    expected = PopPosition(4).acknowledged(0, [(5, 1), (9, 2)])
+    assert driver.store.core.pops.get("readers", 0) == expected
+    before = driver.picture()
+    if how == "closed":
+        driver = driver.closed_and_opened()
+    elif how == "crashed":
+        driver = driver.crashed()
+    else:
+        driver.store.close()
+        for path in (checkpoints.PATH, checkpoints.PREVIOUS):
+            driver.disk.remove(path)
+        driver = driver.opened_again()
+    assert driver.store.core.pops.get("readers", 0) == expected
+    assert driver.picture()["pops"] == before["pops"]
+    assert [one.body for one in driver.messages("%DLQ%readers", 0)] == [b"m-3"]
+
+
+def test_a_store_with_pop_positions_is_sound() -> None:
+    driver = popping()
+    driver.do(acks((4, 2)))
+    driver.store.close()
+    assert inspect(driver.disk).report.findings == []
