@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from escrowmq.protocol.http2.grpc_messages import (
     MESSAGE_HEAD,
+    GrpcMessageReader,
     GrpcStatus,
-    MessageReader,
     MessageRefused,
     http_answer,
     read_timeout,
@@ -33,8 +33,8 @@ def fields_of(block: bytes) -> dict[str, str]:
     return {name.decode(): value.decode() for name, value in fields}
 
 
-def reading(encoding: bytes = b"gzip") -> MessageReader:
-    return MessageReader(encoding, BYTES_MAX)
+def reading(encoding: bytes = b"gzip") -> GrpcMessageReader:
+    return GrpcMessageReader(encoding, BYTES_MAX)
 
 
 @given(st.lists(st.tuples(st.binary(max_size=50), st.booleans()), max_size=8), st.data())
@@ -84,7 +84,7 @@ def test_an_unknown_encoding_is_refused() -> None:
 
 def test_a_bomb_is_not_unpacked() -> None:
     bomb = zlib.compress(bytes(200 << 20), wbits=31)
-    reader = MessageReader(b"gzip", 1 << 20)
+    reader = GrpcMessageReader(b"gzip", 1 << 20)
     with pytest.raises(MessageRefused) as refused:
         reader.feed(packed(bomb, flag=1))
     assert refused.value.status is GrpcStatus.RESOURCE_EXHAUSTED
