@@ -78,13 +78,15 @@ class GrpcOutput:
         self._has_dropped_table = True
 
     def flush(self) -> None:
-        """Write everything that is queued."""
+        """Write everything that is queued; a connection that closes takes no more."""
         self._is_flush_scheduled = False
-        if self.transport is None or not self._out:
+        transport = self.transport
+        if transport is None or not self._out:
             return
-        self.transport.write(self._out[0] if len(self._out) == 1 else b"".join(self._out))
-        self._out_bytes = 0
+        if not transport.is_closing():
+            transport.write(self._out[0] if len(self._out) == 1 else b"".join(self._out))
         self._out.clear()
+        self._out_bytes = 0
         self._written()
 
     # Flow control.
