@@ -35,7 +35,7 @@ from escrowmq.protocol.http2.frames import (
     SETTINGS_ACK,
     WINDOW_MAX,
     FrameKind,
-    Setting,
+    Http2Setting,
     frame,
     rst_stream,
     settings_frame,
@@ -124,11 +124,11 @@ class Session:
         """Return the first bytes."""
         random = self._random
         settings = {
-            Setting.INITIAL_WINDOW_SIZE: random.choice((0, 10, 65_535, 2**31 - 1)),
-            Setting.MAX_FRAME_SIZE: random.choice((16_384, 2**24 - 1)),
+            Http2Setting.INITIAL_WINDOW_SIZE: random.choice((0, 10, 65_535, 2**31 - 1)),
+            Http2Setting.MAX_FRAME_SIZE: random.choice((16_384, 2**24 - 1)),
         }
         if random.random() < 0.3:
-            settings[Setting.HEADER_TABLE_SIZE] = 0
+            settings[Http2Setting.HEADER_TABLE_SIZE] = 0
         start = PREFACE + settings_frame(settings)
         if random.random() < 0.8:
             self._encoder.header_table_size = 0
@@ -197,7 +197,7 @@ class Session:
             lambda: window_update(self._stream_id(), random.choice(EXTREMES) & WINDOW_MAX),
             lambda: rst_stream(self._stream_id(), Http2Error.CANCEL),
             lambda: frame(FrameKind.PING, random.choice((0, ACK)), 0, b"draining"),
-            lambda: settings_frame({Setting.INITIAL_WINDOW_SIZE: random.randrange(100_000)}),
+            lambda: settings_frame({Http2Setting.INITIAL_WINDOW_SIZE: random.randrange(100_000)}),
             lambda: frame(FrameKind.PRIORITY, 0, self._stream_id(), bytes(5)),
             lambda: frame(FrameKind.GOAWAY, 0, 0, bytes(8)),
         )

@@ -19,7 +19,7 @@ from escrowmq.protocol.http2.frames import (
     PREFACE,
     SETTINGS_ACK,
     FrameKind,
-    Setting,
+    Http2Setting,
     frame,
     settings_frame,
 )
@@ -70,7 +70,7 @@ class Http2Peer:
         self._buffer = b""
 
     @classmethod
-    async def to(cls, echo: Echo, settings: dict[Setting, int] | None = None) -> Http2Peer:
+    async def to(cls, echo: Echo, settings: dict[Http2Setting, int] | None = None) -> Http2Peer:
         """Connect, and exchange settings."""
         peer = cls(*await asyncio.open_connection("127.0.0.1", echo.port))
         peer.send(PREFACE + settings_frame(settings or {}))

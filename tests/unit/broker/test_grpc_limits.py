@@ -20,7 +20,7 @@ from escrowmq.protocol.http2.frames import (
     END_STREAM,
     PREFACE,
     FrameKind,
-    Setting,
+    Http2Setting,
     frame,
     rst_stream,
     settings_frame,
@@ -158,7 +158,7 @@ async def test_data_that_nobody_wants_is_thrown_away_and_granted_again() -> None
 async def test_a_reader_that_takes_nothing_is_cut_at_the_limit() -> None:
     limits = GrpcLimits(unsent_bytes_max=1 << 20)
     async with echo_service(limits) as echo:
-        peer = await Http2Peer.to(echo, {Setting.INITIAL_WINDOW_SIZE: 0})
+        peer = await Http2Peer.to(echo, {Http2Setting.INITIAL_WINDOW_SIZE: 0})
         for _ in range(30):
             peer.call(bytes(10_000), MANY)
         await peer.gone()
@@ -170,7 +170,7 @@ async def test_a_reader_that_takes_nothing_is_cut_at_the_limit() -> None:
 async def test_a_peer_that_does_not_read_its_socket_is_not_read() -> None:
     limits = GrpcLimits(slow_bytes=64 * 1024, unsent_bytes_max=1 << 30)
     async with echo_service(limits) as echo:
-        windows = {Setting.INITIAL_WINDOW_SIZE: 2**31 - 1}
+        windows = {Http2Setting.INITIAL_WINDOW_SIZE: 2**31 - 1}
         peer = await Http2Peer.to(echo, windows)
         peer.send(window_update(0, 2**31 - 1 - 65_535))
         (connection,) = echo.door.connections
@@ -190,7 +190,7 @@ async def test_a_peer_that_does_not_read_its_socket_is_not_read() -> None:
 
 async def test_a_reader_that_stalls_is_cut() -> None:
     async with echo_service(GrpcLimits(stalled_ms_max=100)) as echo:
-        peer = await Http2Peer.to(echo, {Setting.INITIAL_WINDOW_SIZE: 10})
+        peer = await Http2Peer.to(echo, {Http2Setting.INITIAL_WINDOW_SIZE: 10})
         peer.call(bytes(100))
         await peer.gone()
         assert echo.counts["reader_stalled"] == 1

@@ -15,7 +15,7 @@ from escrowmq.protocol.http2.frames import (
     PREFACE,
     PRIORITY_FLAG,
     FrameKind,
-    Setting,
+    Http2Setting,
     frame,
     rst_stream,
     settings_frame,
@@ -86,7 +86,7 @@ async def test_the_table_may_be_used_until_our_settings_are_acknowledged(echo: E
 
 
 async def test_a_client_that_lowers_its_table_is_told_that_we_use_none(echo: Echo) -> None:
-    peer = await Http2Peer.to(echo, {Setting.HEADER_TABLE_SIZE: 0})
+    peer = await Http2Peer.to(echo, {Http2Setting.HEADER_TABLE_SIZE: 0})
     peer.decoder.max_allowed_table_size = 0
     for _ in range(2):
         assert (await peer.answer(peer.call(b"x"))).message == b"x"
@@ -214,7 +214,7 @@ async def test_a_deadline_ends_a_request_that_does_not_come(peer: Http2Peer) -> 
 
 
 async def test_a_deadline_ends_an_answer_that_is_not_read(echo: Echo) -> None:
-    peer = await Http2Peer.to(echo, {Setting.INITIAL_WINDOW_SIZE: 10})
+    peer = await Http2Peer.to(echo, {Http2Setting.INITIAL_WINDOW_SIZE: 10})
     stream_id = peer.headers(MANY, extra=(("grpc-timeout", "50m"),))
     peer.message(stream_id, bytes(100), END_STREAM)
     assert (await peer.answer(stream_id)).reset == Http2Error.CANCEL
@@ -252,7 +252,7 @@ async def test_a_lost_connection_ends_its_calls(echo: Echo, peer: Http2Peer) -> 
 
 
 async def test_an_answer_waits_for_the_windows(echo: Echo) -> None:
-    peer = await Http2Peer.to(echo, {Setting.INITIAL_WINDOW_SIZE: 100})
+    peer = await Http2Peer.to(echo, {Http2Setting.INITIAL_WINDOW_SIZE: 100})
     body = bytes(range(250))
     stream_id = peer.call(body)
     await peer.pong()
@@ -261,11 +261,11 @@ async def test_an_answer_waits_for_the_windows(echo: Echo) -> None:
     await peer.pong()
     assert len(peer.answers[stream_id].data) == 155
     # A change of the setting also moves the windows of open streams, even below zero.
-    peer.send(settings_frame({Setting.INITIAL_WINDOW_SIZE: 50}))
+    peer.send(settings_frame({Http2Setting.INITIAL_WINDOW_SIZE: 50}))
     peer.send(window_update(stream_id, 50))
     await peer.pong()
     assert len(peer.answers[stream_id].data) == 155
-    peer.send(settings_frame({Setting.INITIAL_WINDOW_SIZE: 1_000}))
+    peer.send(settings_frame({Http2Setting.INITIAL_WINDOW_SIZE: 1_000}))
     answer = await peer.answer(stream_id)
     assert answer.message == body
     assert answer.status == "0"
@@ -284,7 +284,7 @@ async def test_all_answers_share_the_connections_window(peer: Http2Peer) -> None
 
 
 async def test_waiting_answers_take_turns(echo: Echo) -> None:
-    peer = await Http2Peer.to(echo, {Setting.INITIAL_WINDOW_SIZE: 1 << 20})
+    peer = await Http2Peer.to(echo, {Http2Setting.INITIAL_WINDOW_SIZE: 1 << 20})
     body = bytes(100_000)
     first, second = peer.call(body), peer.call(body)
     await peer.pong()
@@ -298,7 +298,7 @@ async def test_waiting_answers_take_turns(echo: Echo) -> None:
 
 async def test_frames_have_the_size_that_the_client_takes(echo: Echo) -> None:
     peer = await Http2Peer.to(
-        echo, {Setting.INITIAL_WINDOW_SIZE: 1 << 20, Setting.MAX_FRAME_SIZE: 20_000}
+        echo, {Http2Setting.INITIAL_WINDOW_SIZE: 1 << 20, Http2Setting.MAX_FRAME_SIZE: 20_000}
     )
     peer.send(window_update(0, 1 << 20))
     stream_id = peer.call(bytes(50_000))
@@ -321,7 +321,7 @@ async def test_the_client_is_granted_more_while_it_sends(echo: Echo, peer: Http2
 
 
 async def test_many_messages_are_held_back_without_a_window(echo: Echo) -> None:
-    peer = await Http2Peer.to(echo, {Setting.INITIAL_WINDOW_SIZE: 0})
+    peer = await Http2Peer.to(echo, {Http2Setting.INITIAL_WINDOW_SIZE: 0})
     stream_id = peer.call(bytes(50), MANY)
     await echo.heard.wait_for("opened")
     (call,) = echo.heard.calls
@@ -346,8 +346,8 @@ async def test_many_messages_are_held_back_without_a_window(echo: Echo) -> None:
         (frame(FrameKind.GOAWAY, 0, 1, bytes(8)), Http2Error.PROTOCOL_ERROR),
         (window_update(0, 2**31 - 1), Http2Error.FLOW_CONTROL_ERROR),
         (window_update(0, 0), Http2Error.PROTOCOL_ERROR),
-        (settings_frame({Setting.INITIAL_WINDOW_SIZE: 2**31}), Http2Error.FLOW_CONTROL_ERROR),
-        (settings_frame({Setting.MAX_FRAME_SIZE: 1}), Http2Error.PROTOCOL_ERROR),
+        (settings_frame({Http2Setting.INITIAL_WINDOW_SIZE: 2**31}), Http2Error.FLOW_CONTROL_ERROR),
+        (settings_frame({Http2Setting.MAX_FRAME_SIZE: 1}), Http2Error.PROTOCOL_ERROR),
         (frame(FrameKind.DATA, 0, 1, bytes(16_385)), Http2Error.FRAME_SIZE_ERROR),
     ],
 )

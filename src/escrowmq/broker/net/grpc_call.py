@@ -22,15 +22,14 @@ from escrowmq.protocol.http2.grpc_messages import (
     MESSAGE_HEAD,
     MESSAGE_HEAD_BYTES,
     TRAILERS_OK,
+    GrpcMessageReader,
     GrpcStatus,
-    MessageReader,
     trailers,
 )
 from escrowmq.protocol.http2.request_heads import RequestHead
 from escrowmq.protocol.http2.violations import Http2Error
 
 if TYPE_CHECKING:
-    from escrowmq.broker.net.grpc_connection import GrpcConnection
     from escrowmq.broker.net.grpc_streams import GrpcStreams
 
 log = event_log(__name__)
@@ -79,9 +78,12 @@ class GrpcCall:
         "held_bytes",
         "is_half_closed",
         "is_open",
+        "local_host",
         "message",
         "on_request",
         "path",
+        "peer_host",
+        "peer_port",
         "reader",
         "received_bytes",
         "refusal",
@@ -95,7 +97,10 @@ class GrpcCall:
     ) -> None:
         self._streams = streams
         self._output = streams.output
-        self.connection: GrpcConnection = streams.connection
+        self.connection = connection = streams.connection
+        #: The client's address, and the address that it connected to.
+        self.peer_host, self.peer_port = connection.peer_host, connection.peer_port
+        self.local_host = connection.local_host
         self.stream_id = stream_id
         self.head = head
         self.path = head.get(b":path") or b""
@@ -114,7 +119,7 @@ class GrpcCall:
         #: Bytes that are missing to the length that the client told; None if it told none.
         self.bytes_left = head.content_length
         #: None until the first data that is not exactly one message.
-        self.reader: MessageReader | None = None
+        self.reader: GrpcMessageReader | None = None
         #: The request, if it is complete and the client has not said that it is the last message.
         self.message: bytes | None = None
         self.counted_bytes = 0
@@ -129,21 +134,6 @@ class GrpcCall:
         self._held: deque[bytes | memoryview] | None = None
         self.held_bytes = 0
         self._closing: bytes | None = None
-
-    @property
-    def peer_host(self) -> str:
-        """The client's address."""
-        return self.connection.peer_host
-
-    @property
-    def peer_port(self) -> int:
-        """The client's port."""
-        return self.connection.peer_port
-
-    @property
-    def local_host(self) -> str:
-        """The address that the client connected to."""
-        return self.connection.local_host
 
     @property
     def unsent_bytes(self) -> int:

@@ -18,7 +18,7 @@ from escrowmq.protocol.http2.frames import (
     STREAM_ID_MAX,
     WINDOW_DEFAULT,
     FrameKind,
-    Setting,
+    Http2Setting,
     frame,
     goaway,
     settings_frame,
@@ -48,27 +48,20 @@ class GrpcConnection(asyncio.Protocol):
         self._output = self._streams.output
         #: None before the connection is made, and once it is closed or cut.
         self._transport: asyncio.Transport | None = None
-        self.is_closing = False
-        #: Received bytes that are not handled, and where they begin.
-        self._rest = b""
-        self._at = 0
-        self._has_preface = False
-        #: Whether reading is paused, and whether the connection waits for its next turn.
-        self._is_paused = False
-        self._has_asked = False
-        #: Whether the peer has unread bytes, how many, and when it last took some.
-        self._is_unread = False
-        self._unsent_bytes = 0
-        self._taken_at = 0.0
-        self._is_slow = False
-        self._is_draining = False
-        self._has_pinged = False
-        self._opened_at = self.heard_at = now
-        #: When the incomplete frame or message last grew.
-        self._fed_at = 0.0
-        self._has_waiting = False
         self.peer_host = self.local_host = ""
         self.peer_port = 0
+        self._has_preface = self._is_draining = self._has_pinged = self.is_closing = False
+        #: Received bytes that are not handled, and where they begin.
+        self._rest, self._at = b"", 0
+        #: Whether reading is paused, and whether the connection waits for its next turn.
+        self._is_paused = self._has_asked = False
+        #: Whether a frame or message is incomplete, and when it last grew.
+        self._has_waiting, self._fed_at = False, now
+        #: Whether the peer has unread bytes, and more than it may have.
+        self._is_unread = self._is_slow = False
+        #: Bytes that the peer has not taken, and when it last took some.
+        self._unsent_bytes, self._taken_at = 0, now
+        self._opened_at = self.heard_at = now
 
     # Callbacks of the event loop.
 
@@ -85,10 +78,10 @@ class GrpcConnection(asyncio.Protocol):
             return
         limits = self._door.limits
         ours = {
-            Setting.HEADER_TABLE_SIZE: limits.header_table_bytes,
-            Setting.MAX_CONCURRENT_STREAMS: limits.streams_max,
-            Setting.INITIAL_WINDOW_SIZE: self._streams.stream_window,
-            Setting.MAX_HEADER_LIST_SIZE: limits.header_list_bytes_max,
+            Http2Setting.HEADER_TABLE_SIZE: limits.header_table_bytes,
+            Http2Setting.MAX_CONCURRENT_STREAMS: limits.streams_max,
+            Http2Setting.INITIAL_WINDOW_SIZE: self._streams.stream_window,
+            Http2Setting.MAX_HEADER_LIST_SIZE: limits.header_list_bytes_max,
         }
         self._output.put(
             settings_frame(ours) + window_update(0, self._streams.window - WINDOW_DEFAULT)

@@ -40,21 +40,19 @@ class GrpcDoor:
         tls: ssl.SSLContext | None = None,
         requires_tls: bool = False,
     ) -> None:
-        self.methods = methods
-        self.limits = limits
-        #: Budgets, turns and counts that all connections of a broker share.
-        self.shared = shared
-        self._tls = tls
-        self._requires_tls = requires_tls
         if tls is not None:
             tls.set_alpn_protocols(["h2"])
+        self._tls, self._requires_tls = tls, requires_tls
+        self.methods, self.limits = methods, limits
+        #: Budgets, turns and counts that all connections of a broker share.
+        self.shared = shared
         self._loop = asyncio.get_running_loop()
         self.time = self._loop.time
         self.deadlines = Deadlines()
-        self._listening: socket.socket | None = None
+        self.connections: set[GrpcConnection] = set()
         #: Accepted sockets that have not sent a byte, or are in the TLS handshake.
         self._opening: set[asyncio.Task[None]] = set()
-        self.connections: set[GrpcConnection] = set()
+        self._listening: socket.socket | None = None
         self._timer: asyncio.TimerHandle | None = None
         #: Exists once the door closes; set when the last connection is closed.
         self._all_gone: asyncio.Event | None = None

@@ -6,16 +6,16 @@ from dataclasses import dataclass
 
 from escrowmq.protocol.http2.violations import Http2Error, Http2Violation, violation
 
-#: Control frames (PING, SETTINGS, PRIORITY, empty DATA, unknown kinds) at once and per second.
-CONTROL_MAX = 10_000
-CONTROL_PER_S = 1_000.0
-#: Credit for each call: some clients send a PING with every answer that they receive.
+CONTROL_MAX, CONTROL_PER_S = 10_000, 1_000.0
+"""Frames that do no work, such as PING, SETTINGS and empty DATA: at once, and per second."""
 CONTROL_PER_CALL = 10
-#: Streams that end by a reset, of either side, at once and per second.
-RESETS_MAX = 2_000
-RESETS_PER_S = 200.0
-#: CONTINUATION frames of one header block.
+"""Credit for each call: some clients send a PING with every answer that they receive."""
+
+RESETS_MAX, RESETS_PER_S = 2_000, 200.0
+"""Streams that end by a reset, of either side: at once, per second."""
+
 CONTINUATIONS_MAX = 64
+"""CONTINUATION frames of one header block."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,36 +49,38 @@ class GrpcLimits:
 class FloodGuard:
     """Counts frames that cost work and do none, and ends a connection that sends too many."""
 
-    __slots__ = ("_control", "_control_at", "_resets", "_resets_at")
+    __slots__ = ("_control", "_resets", "control", "reset")
 
     def __init__(self, now: float) -> None:
-        self._control = float(CONTROL_MAX)
-        self._resets = float(RESETS_MAX)
-        self._control_at = self._resets_at = now
+        self._control = _Allowance("control frames", CONTROL_MAX, CONTROL_PER_S, now)
+        self._resets = _Allowance("resets of streams", RESETS_MAX, RESETS_PER_S, now)
+        #: Count a control frame, or a stream that ended by a reset.
+        self.control = self._control.spend
+        self.reset = self._resets.spend
 
     def called(self) -> None:
         """Count a call."""
-        self._control += CONTROL_PER_CALL
+        self._control.left += CONTROL_PER_CALL
 
-    def control(self, now: float) -> None:
-        """Count a control frame."""
-        self._control -= 1
-        if self._control < 0:
-            earned = (now - self._control_at) * CONTROL_PER_S
-            self._control = min(self._control + earned, CONTROL_MAX)
-            self._control_at = now
-            if self._control < 0:
-                raise flood("too many control frames")
 
-    def reset(self, now: float) -> None:
-        """Count a stream that ended by a reset."""
-        self._resets -= 1
-        if self._resets < 0:
-            earned = (now - self._resets_at) * RESETS_PER_S
-            self._resets = min(self._resets + earned, RESETS_MAX)
-            self._resets_at = now
-            if self._resets < 0:
-                raise flood("too many streams are reset")
+class _Allowance:
+    """So many events at once, and so many more with each second."""
+
+    __slots__ = ("_left_max", "_per_s", "_refilled_at", "_what", "left")
+
+    def __init__(self, what: str, left_max: int, per_s: float, now: float) -> None:
+        self._what = what
+        self._left_max = self.left = float(left_max)
+        self._per_s, self._refilled_at = per_s, now
+
+    def spend(self, now: float) -> None:
+        self.left -= 1
+        if self.left < 0:
+            earned = (now - self._refilled_at) * self._per_s
+            self._refilled_at = now
+            self.left = min(self.left + earned, self._left_max)
+            if self.left < 0:
+                raise flood(f"too many {self._what}")
 
 
 def flood(message: str) -> Http2Violation:

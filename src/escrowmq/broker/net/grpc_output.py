@@ -35,26 +35,22 @@ class GrpcOutput:
     """Frames that wait to be written, and calls that wait for a window."""
 
     def __init__(self, written: Callable[[], None]) -> None:
-        self._loop = asyncio.get_running_loop()
         #: Called after each write, and when data is held back.
         self._written = written
+        self._loop = asyncio.get_running_loop()
         #: None before the connection is made, and after it is lost.
         self.transport: asyncio.Transport | None = None
-        self._out: list[bytes] = []
-        self._out_bytes = 0
-        self._is_flush_scheduled = False
         #: While true, a flush follows anyway.
-        self.is_held = False
+        self.is_held = self._is_flush_scheduled = False
+        self._out: list[bytes] = []
+        self._out_bytes = self.held_back_bytes = 0
         #: What the client lets us send on all streams, and on each new one.
-        self.window = WINDOW_DEFAULT
-        self.initial_window = WINDOW_DEFAULT
+        self.window = self.initial_window = WINDOW_DEFAULT
         self.frame_bytes_max = FRAME_BYTES_DEFAULT
-        #: Whether the next header block must drop the client's dynamic table.
-        self.must_drop_table = False
-        self._has_dropped_table = False
+        #: Whether the next header block must drop the client's dynamic table, and whether one did.
+        self.must_drop_table = self._has_dropped_table = False
         #: Calls with data that their own window allows, in the order of their turns.
         self._ready: dict[GrpcCall, None] = {}
-        self.held_back_bytes = 0
 
     def put(self, data: bytes) -> None:
         """Queue a frame, or several."""
@@ -62,11 +58,12 @@ class GrpcOutput:
             return
         self._out.append(data)
         self._out_bytes += len(data)
-        if self._out_bytes > GATHERED_BYTES_MAX:
-            self.flush()
-        elif not (self.is_held or self._is_flush_scheduled):
-            self._is_flush_scheduled = True
-            self._loop.call_soon(self.flush)
+        if self.is_held or self._is_flush_scheduled:
+            if self._out_bytes > GATHERED_BYTES_MAX:
+                self.flush()
+            return
+        self._is_flush_scheduled = True
+        self._loop.call_soon(self.flush)
 
     def put_headers(self, stream_id: int, block: bytes, flags: int = 0) -> None:
         """Queue a header block as one HEADERS frame."""
@@ -81,13 +78,15 @@ class GrpcOutput:
         self._has_dropped_table = True
 
     def flush(self) -> None:
-        """Write everything that is queued."""
+        """Write everything that is queued; a connection that closes takes no more."""
         self._is_flush_scheduled = False
-        if self.transport is None or not self._out:
+        transport = self.transport
+        if transport is None or not self._out:
             return
-        self.transport.write(self._out[0] if len(self._out) == 1 else b"".join(self._out))
-        self._out_bytes = 0
+        if not transport.is_closing():
+            transport.write(self._out[0] if len(self._out) == 1 else b"".join(self._out))
         self._out.clear()
+        self._out_bytes = 0
         self._written()
 
     # Flow control.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from escrowmq.protocol.http2.grpc_messages import (
+    GrpcMessageReader,
     GrpcStatus,
-    MessageReader,
     MessageRefused,
     http_answer,
     read_timeout,
@@ -69,7 +69,7 @@ class GrpcRequests:
         reader = call.reader
         if reader is None:
             encoding = call.header(b"grpc-encoding") or b"identity"
-            reader = call.reader = MessageReader(encoding, self._message_bytes_max)
+            reader = call.reader = GrpcMessageReader(encoding, self._message_bytes_max)
         try:
             messages = reader.feed(payload)
         except MessageRefused as refused:

@@ -29,7 +29,7 @@ from escrowmq.protocol.http2.frames import (
     WINDOW_DEFAULT,
     WINDOW_MAX,
     FrameKind,
-    Setting,
+    Http2Setting,
     dependency,
     frame,
     read_settings,
@@ -330,11 +330,11 @@ class GrpcStreams:
             return
         values = read_settings(payload)
         output = self.output
-        output.frame_bytes_max = values.get(Setting.MAX_FRAME_SIZE, output.frame_bytes_max)
-        if values.get(Setting.HEADER_TABLE_SIZE, TABLE_BYTES_DEFAULT) < TABLE_BYTES_DEFAULT:
+        output.frame_bytes_max = values.get(Http2Setting.MAX_FRAME_SIZE, output.frame_bytes_max)
+        if values.get(Http2Setting.HEADER_TABLE_SIZE, TABLE_BYTES_DEFAULT) < TABLE_BYTES_DEFAULT:
             output.drop_table()
         output.put(SETTINGS_ACK)
-        window = values.get(Setting.INITIAL_WINDOW_SIZE, output.initial_window)
+        window = values.get(Http2Setting.INITIAL_WINDOW_SIZE, output.initial_window)
         change, output.initial_window = window - output.initial_window, window
         if change:
             for call in list(self.calls.values()):

@@ -51,7 +51,7 @@ class FrameKind(IntEnum):
     CONTINUATION = 0x9
 
 
-class Setting(IntEnum):
+class Http2Setting(IntEnum):
     """Settings that we send or read."""
 
     HEADER_TABLE_SIZE = 0x1
@@ -67,7 +67,7 @@ def frame(kind: FrameKind, flags: int, stream_id: int, payload: bytes = b"") -> 
     return FRAME_HEAD.pack(len(payload) << 8 | kind, flags, stream_id) + payload
 
 
-def settings_frame(values: Mapping[Setting, int]) -> bytes:
+def settings_frame(values: Mapping[Http2Setting, int]) -> bytes:
     """Return a SETTINGS frame."""
     payload = b"".join(_SETTING.pack(key, value) for key, value in values.items())
     return frame(FrameKind.SETTINGS, 0, 0, payload)
@@ -99,11 +99,11 @@ def read_settings(payload: bytes) -> dict[int, int]:
             Http2Error.FRAME_SIZE_ERROR, "SETTINGS have 6 bytes each", bytes=len(payload)
         )
     values = dict(_SETTING.iter_unpack(payload))
-    if values.get(Setting.ENABLE_PUSH, 0) not in (0, 1):
+    if values.get(Http2Setting.ENABLE_PUSH, 0) not in (0, 1):
         raise violation(Http2Error.PROTOCOL_ERROR, "ENABLE_PUSH must be 0 or 1")
-    if values.get(Setting.INITIAL_WINDOW_SIZE, 0) > WINDOW_MAX:
+    if values.get(Http2Setting.INITIAL_WINDOW_SIZE, 0) > WINDOW_MAX:
         raise violation(Http2Error.FLOW_CONTROL_ERROR, "the initial window is too large")
-    frame_bytes = values.get(Setting.MAX_FRAME_SIZE, FRAME_BYTES_DEFAULT)
+    frame_bytes = values.get(Http2Setting.MAX_FRAME_SIZE, FRAME_BYTES_DEFAULT)
     if not FRAME_BYTES_DEFAULT <= frame_bytes <= FRAME_BYTES_LIMIT:
         raise violation(
             Http2Error.PROTOCOL_ERROR, "MAX_FRAME_SIZE is out of range", value=frame_bytes

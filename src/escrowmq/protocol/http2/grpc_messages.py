@@ -122,7 +122,7 @@ def too_large(bytes_max: int) -> MessageRefused:
     )
 
 
-class MessageReader:
+class GrpcMessageReader:
     """Splits the data of one stream into messages."""
 
     __slots__ = ("_bytes_max", "_encoding", "_parts", "held_bytes")
