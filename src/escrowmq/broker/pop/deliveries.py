@@ -64,5 +64,5 @@ class Deliveries:
         if found is None or not found[1].attempt_of(receipt.offset):
             text = "the message was acknowledged, delivered again, or the broker restarted"
             place = f"{receipt.topic}/{receipt.queue_id}/{receipt.offset}"
-            raise RequestRefused("receipt_stale", text, message=place)
+            raise RequestRefused("receipt_stale", text, place=place)
         return found
