@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
 from escrowmq.model.catalog import Group, Topic
 from escrowmq.store.checkpoint import checkpoint as checkpoints
 from escrowmq.store.repair.inspect import inspect
-from escrowmq.transaction.commands import Append, MarkCatalog, PutGroup, PutTopic
+from escrowmq.testing.crash_explorer import CrashExplorer
+from escrowmq.testing.survivors import interesting_survivors
+from escrowmq.transaction.commands import Append, Command, MarkCatalog, PutGroup, PutTopic
 from escrowmq.transaction.memory.pops import PopPosition
 from escrowmq.transaction.pop_commands import (
     Acknowledge,
@@ -16,7 +20,7 @@ from escrowmq.transaction.pop_commands import (
     PopAcks,
     PopPlace,
 )
-from tests.unit.store.helpers import Driver, message
+from tests.unit.store.helpers import Driver, faulty, message
 
 
 def popping() -> Driver:
@@ -65,3 +69,39 @@ def test_a_store_with_pop_positions_is_sound() -> None:
     driver.do(acks((4, 2)))
     driver.store.close()
     assert inspect(driver.disk).report.findings == []
+
+
+def test_a_power_cut_anywhere_keeps_what_was_acknowledged_and_adds_nothing() -> None:
+    driver = popping()
+    disk = faulty(driver)
+    driver.store.checkpoint()
+    begun = len(disk.journal)
+    asked: set[int] = set()
+    rng = Random(20_261_118)
+    for step in range(12):
+        offsets = rng.sample(range(20), 3)
+        asked |= set(offsets)
+        command: Command = acks(*((offset, 1) for offset in offsets))
+        if step % 3 == 2:
+            dead = message(f"m-{step}", topic="%DLQ%readers")
+            command = BuryMessages(messages=(dead,), acknowledges=command)
+        driver.do(command)
+        disk.mark((frozenset(asked), driver.store.core.queue_ends.get(1, 0)))
+        if step == 6:
+            driver.store.checkpoint()
+    explorer = CrashExplorer(disk.journal, disk.start)
+    for point in explorer:
+        if point.position < begun:
+            continue
+        done, dead_count = point.notes[-1] if point.notes else (frozenset(), 0)
+        for survivors in interesting_survivors(point.pending, singled_out_max=2):
+            found = Driver(point.crash(survivors), clock=driver.clock)
+            position = found.store.core.pops.get("readers", 0)
+            assert position is not None
+            has = {offset for offset in range(20) if position.has(offset)}
+            assert done <= has <= asked
+            buried = found.messages("%DLQ%readers", 0)
+            assert len(buried) >= dead_count
+            # A dead letter and the acknowledgement of its original are there together.
+            if has == done:
+                assert len(buried) == dead_count

@@ -6,7 +6,7 @@ way to the disk, the original counts as in flight; if the write fails, it become
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -20,6 +20,7 @@ from escrowmq.transaction.pop_commands import Acknowledge, BuryMessages, PopAcks
 
 if TYPE_CHECKING:
     from escrowmq.broker.pop.flights import QueueFlights
+    from escrowmq.broker.pop.places import Told
     from escrowmq.broker.state.queues import Queues
     from escrowmq.broker.state.topics import Topics
     from escrowmq.broker.write.broker_clock import BrokerClock
@@ -28,17 +29,17 @@ if TYPE_CHECKING:
 BURYING_MS = 60_000
 """How long a message stays in flight while its dead letter is written."""
 
-Buried = Callable[[BaseException | None], None]
-
 
 @dataclass(frozen=True, slots=True)
 class Grave:
-    """A message that becomes a dead letter."""
+    """A message that becomes a dead letter.
+
+    ``number`` is that of its queue, which also names the topic's incarnation.
+    """
 
     group: str
     topic: str
     queue_id: int
-    #: The queue's number.
     number: int
     offset: int
     flights: QueueFlights
@@ -53,7 +54,7 @@ class DeadLetters:
     queues: Queues
     topics: Topics
 
-    def bury(self, grave: Grave, buried: Buried, owner: Hashable = None) -> None:
+    def bury(self, grave: Grave, buried: Told, owner: Hashable = None) -> None:
         """Make a message in flight a dead letter; ``buried`` is called once that is durable."""
         now_ms = self.clock.now_ms()
         attempts = grave.flights.attempt_of(grave.offset)
@@ -61,7 +62,13 @@ class DeadLetters:
         grave.flights.deliver_again(again, now_ms, now_ms + BURYING_MS, counts=False)
         self._bury(grave, attempts, buried, owner)
 
-    def _bury(self, grave: Grave, attempts: int, buried: Buried, owner: Hashable) -> None:
+    def _bury(
+        self,
+        grave: Grave,
+        attempts: int,
+        buried: Told,
+        owner: Hashable,
+    ) -> None:
         queue = self.queues.get(grave.topic, grave.queue_id)
         pulled = self.queues.pull(
             grave.topic, grave.queue_id, grave.offset, count_max=1, bytes_max=1, codes=None
@@ -86,7 +93,7 @@ class DeadLetters:
         self,
         grave: Grave,
         attempts: int,
-        buried: Buried,
+        buried: Told,
         owner: Hashable,
         end: Decision | BaseException,
     ) -> None:
@@ -100,7 +107,12 @@ class DeadLetters:
         if error is not None:
             buried(error)
 
-    def _done(self, grave: Grave, buried: Buried, end: Decision | BaseException) -> None:
+    def _done(
+        self,
+        grave: Grave,
+        buried: Told,
+        end: Decision | BaseException,
+    ) -> None:
         error = end.refused if isinstance(end, Decision) else end
         if error is None:
             grave.flights.finish(grave.offset)

@@ -62,11 +62,7 @@ class Deliveries:
         """Return what a receipt belongs to; RequestRefused if it is not in flight."""
         found = self.found(receipt)
         if found is None or not found[1].attempt_of(receipt.offset):
-            raise RequestRefused(
-                "receipt_stale",
-                "the message was acknowledged, delivered again, or the broker restarted",
-                topic=receipt.topic,
-                queue_id=receipt.queue_id,
-                offset=receipt.offset,
-            )
+            text = "the message was acknowledged, delivered again, or the broker restarted"
+            place = f"{receipt.topic}/{receipt.queue_id}/{receipt.offset}"
+            raise RequestRefused("receipt_stale", text, place=place)
         return found

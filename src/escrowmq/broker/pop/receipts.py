@@ -46,21 +46,34 @@ class Receive(msgspec.Struct, frozen=True, kw_only=True):
     starts_at_end: bool = False
 
 
-class Receipt(msgspec.Struct, frozen=True, kw_only=True):
-    """Names one delivery of one message. It is checked against the messages in flight."""
+class ReceiveStatus(StrEnum):
+    """How a wish for messages ended.
+
+    ``EMPTY``: the time to wait is over. ``FULL``: too many messages are in flight, or too many
+    wishes wait.
+    """
+
+    FOUND = "found"
+    EMPTY = "empty"
+    FULL = "full"
+
+
+class Receipt(msgspec.Struct, frozen=True):
+    """Names one delivery of one message. It is checked against the messages in flight.
+
+    ``popped_at_ms`` is the store time of the delivery, or of the last change of its invisible time:
+    it tells the deliveries of one message apart. The fields from ``attempt`` on are checked if they
+    are given; a remoting client does not know them. ``queue`` is the queue's number, which also
+    names the topic's incarnation, and ``epoch`` the broker's start at which the receipt was made.
+    """
 
     group: str
     topic: str
     queue_id: int
     offset: int
-    #: Store time of the delivery, or of the last change of its invisible time: it tells the
-    #: deliveries of one message apart.
     popped_at_ms: int
-    #: The rest is checked if it is given. A remoting client does not know it.
     attempt: int = 0
-    #: The queue's number, which also names the topic's incarnation.
     queue: int = -1
-    #: The start of the broker at which it was made.
     epoch: str = ""
 
     def text(self) -> str:
@@ -79,16 +92,16 @@ def read_receipt(group: str, topic: str, text: str) -> Receipt:
         raise RequestRefused(
             "receipt_malformed", "send the receipt as it came with the message", receipt=text[:100]
         ) from None
-    return Receipt(
-        group=group,
-        topic=topic,
-        queue_id=queue_id,
-        offset=offset,
-        popped_at_ms=popped_at_ms,
-        attempt=attempt,
-        queue=queue,
-        epoch=epoch,
-    )
+    return Receipt(group, topic, queue_id, offset, popped_at_ms, attempt, queue, epoch)
+
+
+class AckOutcome(StrEnum):
+    """How one acknowledgement ended."""
+
+    #: The message will not come again; also if it was acknowledged before.
+    ACKNOWLEDGED = "acknowledged"
+    #: The message was delivered again since, or the broker restarted, or the receipt is forged.
+    STALE = "stale"
 
 
 class PoppedMessage(msgspec.Struct, frozen=True, gc=False):
@@ -96,16 +109,6 @@ class PoppedMessage(msgspec.Struct, frozen=True, gc=False):
 
     record: bytes
     receipt: Receipt
-
-
-class ReceiveStatus(StrEnum):
-    """How a wish for messages ended."""
-
-    FOUND = "found"
-    #: The time to wait is over.
-    EMPTY = "empty"
-    #: Too many messages are in flight, or too many wishes wait.
-    FULL = "full"
 
 
 class ReceivedBatch(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,12 +119,3 @@ class ReceivedBatch(msgspec.Struct, frozen=True, kw_only=True):
     popped_at_ms: int = 0
     #: About how many more messages the group could receive.
     rest: int = 0
-
-
-class AckOutcome(StrEnum):
-    """How one acknowledgement ended."""
-
-    #: The message will not come again; also if it was acknowledged before.
-    ACKNOWLEDGED = "acknowledged"
-    #: The message was delivered again since, or the broker restarted, or the receipt is forged.
-    STALE = "stale"

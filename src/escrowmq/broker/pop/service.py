@@ -263,11 +263,8 @@ class PopService:
         now_ms = self.clock.now_ms()
         popped_at_ms = flights.renew(receipt.offset, now_ms, invisible_ms)
         self._alarms.set(receipt.group, number, popped_at_ms + max(invisible_ms, 1))
-        return Receipt(
-            group=receipt.group,
-            topic=receipt.topic,
-            queue_id=receipt.queue_id,
-            offset=receipt.offset,
+        return msgspec.structs.replace(
+            receipt,
             popped_at_ms=popped_at_ms,
             attempt=flights.attempt_of(receipt.offset),
             queue=number,

@@ -166,14 +166,8 @@ class PopTaking:
         for offset, record in records.items():
             attempt = flights.attempt_of(offset)
             receipt = Receipt(
-                group=wanted.group,
-                topic=wanted.topic,
-                queue_id=place.queue_id,
-                offset=offset,
-                popped_at_ms=place.now_ms,
-                attempt=attempt,
-                queue=place.number,
-                epoch=epoch,
+                *(wanted.group, wanted.topic, place.queue_id, offset, place.now_ms),
+                *(attempt, place.number, epoch),
             )
             took.messages.append(PoppedMessage(delivered_again(record, attempt), receipt))
             took.size += len(record)

@@ -5,14 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from escrowmq.broker.net.requests import Request, handles
-from escrowmq.broker.pop.receipts import (
-    AckOutcome,
-    Receipt,
-    Receive,
-    ReceivedBatch,
-    ReceiveStatus,
-)
+from escrowmq.broker.pop.receipts import AckOutcome, Receipt, Receive, ReceivedBatch, ReceiveStatus
 from escrowmq.broker.rocketmq.pulling import check_expression_type
 from escrowmq.model.errors import RequestRefused
 from escrowmq.model.topic_names import RETRY_PREFIX
@@ -46,18 +42,7 @@ class PopRequests:
         if header.topic.startswith(RETRY_PREFIX):
             # A client cannot build a receipt for such a message.
             raise RequestRefused("pop_of_retries", "pull this topic", topic=header.topic)
-        wanted = Receive(
-            group=header.consumer_group,
-            topic=header.topic,
-            queue_id=header.queue_id,
-            tags=parse_filter(header.expression),
-            count_max=header.messages_max,
-            invisible_ms=header.invisible_ms,
-            wait_ms=header.wait_ms,
-            is_fifo=header.is_ordered,
-            attempt_id=header.attempt_id,
-            starts_at_end=header.init_mode == pop_headers.AT_END,
-        )
+        wanted = _wanted(header)
 
         def tell(end: ReceivedBatch | BaseException) -> None:
             if isinstance(end, ReceivedBatch):
@@ -86,13 +71,7 @@ class PopRequests:
                 groups=len(groups),
             )
         receipts = [
-            Receipt(
-                group=ack.group,
-                topic=ack.topic,
-                queue_id=ack.queue_id,
-                offset=offset,
-                popped_at_ms=ack.popped_at_ms,
-            )
+            Receipt(ack.group, ack.topic, ack.queue_id, offset, ack.popped_at_ms)
             for ack in acks
             for offset in ack.offsets
         ]
@@ -150,13 +129,19 @@ class PopRequests:
         request.answer(header=pop_headers.PollingInfoResponseHeader(waiting=waiting))
 
 
+def _wanted(header: pop_headers.PopHeader) -> Receive:
+    tags, group = parse_filter(header.expression), header.consumer_group
+    wanted = Receive(group=group, topic=header.topic, tags=tags, invisible_ms=header.invisible_ms)
+    is_at_end = header.init_mode == pop_headers.AT_END
+    wanted = replace(wanted, queue_id=header.queue_id, count_max=header.messages_max)
+    wanted = replace(wanted, is_fifo=header.is_ordered, attempt_id=header.attempt_id)
+    return replace(wanted, wait_ms=header.wait_ms, starts_at_end=is_at_end)
+
+
 def _receipt(header: pop_headers.AckHeader) -> Receipt:
+    popped_at_ms = pop_headers.read_receipt_text(header.receipt).popped_at_ms
     return Receipt(
-        group=header.consumer_group,
-        topic=header.topic,
-        queue_id=header.queue_id,
-        offset=header.offset,
-        popped_at_ms=pop_headers.read_receipt_text(header.receipt).popped_at_ms,
+        header.consumer_group, header.topic, header.queue_id, header.offset, popped_at_ms
     )
 
 

@@ -79,16 +79,19 @@ class PollingInfoResponseHeader(Header, frozen=True, kw_only=True):
     waiting: Int32 = field(name="pollingNum")
 
 
-class BatchAck(JsonBody, frozen=True, kw_only=True):
+_BATCH_NAMES = {"group": "c", "topic": "t", "queue_id": "q", "start_offset": "so"}
+
+
+class BatchAck(JsonBody, frozen=True, kw_only=True, rename=_BATCH_NAMES):
     """Acknowledgements of one pop in one queue."""
 
-    group: Name = field(name="c")
-    topic: Name = field(name="t")
-    queue_id: Int32 = field(name="q")
-    start_offset: Int64 = field(name="so")
-    popped_at_ms: Int64 = field(name="pt")
-    #: Bit n, little-endian, stands for the message at ``start_offset + n``.
+    group: Name
+    topic: Name
+    queue_id: Int32
+    #: Bit n of ``bits``, little-endian, stands for the message at ``start_offset + n``.
+    start_offset: Int64
     bits: bytes = field(name="b")
+    popped_at_ms: Int64 = field(name="pt")
 
     @property
     def offsets(self) -> list[int]:
