@@ -68,6 +68,7 @@ async def test_a_receipt_travels_as_text_and_must_match_in_every_part(tmp_path: 
         text = first.text()
         assert read_receipt("shop", "orders", text) == first
         mark, epoch, queue, queue_id, offset, popped_at_ms, attempt = text.split(".")
+        forged = first
         for parts in (
             (mark, "other", queue, queue_id, offset, popped_at_ms, attempt),
             (mark, epoch, "99", queue_id, offset, popped_at_ms, attempt),

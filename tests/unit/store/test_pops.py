@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -81,10 +82,11 @@ def test_a_power_cut_anywhere_keeps_what_was_acknowledged_and_adds_nothing() -> 
     for step in range(12):
         offsets = rng.sample(range(20), 3)
         asked |= set(offsets)
-        command: Command = acks(*((offset, 1) for offset in offsets))
+        asks = acks(*((offset, 1) for offset in offsets))
+        command: Command = asks
         if step % 3 == 2:
             dead = message(f"m-{step}", topic="%DLQ%readers")
-            command = BuryMessages(messages=(dead,), acknowledges=command)
+            command = BuryMessages(messages=(dead,), acknowledges=asks)
         driver.do(command)
         disk.mark((frozenset(asked), driver.store.core.queue_ends.get(1, 0)))
         if step == 6:
@@ -93,7 +95,8 @@ def test_a_power_cut_anywhere_keeps_what_was_acknowledged_and_adds_nothing() -> 
     for point in explorer:
         if point.position < begun:
             continue
-        done, dead_count = point.notes[-1] if point.notes else (frozenset(), 0)
+        note: Any = point.notes[-1] if point.notes else (frozenset(), 0)
+        done, dead_count = note
         for survivors in interesting_survivors(point.pending, singled_out_max=2):
             found = Driver(point.crash(survivors), clock=driver.clock)
             position = found.store.core.pops.get("readers", 0)
