@@ -19,8 +19,8 @@ QUICK = "pipeline.niceness=0"
 
 @contextmanager
 def up(data: Path) -> Iterator[Family]:
-    flags = ("--data-dir", str(data), "--port", "0", "--name-port", "0")
-    flags += ("--grpc-port", "-1", "--set", QUICK)
+    ports = ("--port", "0", "--name-port", "0", "--grpc-port", "-1")
+    flags = ("--data-dir", str(data), *ports, "--set", QUICK)
     # Use the packaged Java, even if the host has one.
     with family("up", *flags, module="escrowmq.cli.main", JAVA_HOME="") as parent:
         yield parent

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-
-import pytest
+from typing import TYPE_CHECKING
 
 from escrowmq.broker.grpc import renewing
 from escrowmq.broker.grpc.renewing import HELD_MS_MAX, INVISIBLE_MS
@@ -25,6 +24,9 @@ from tests.unit.broker.wire import (
     clock_of,
     serving,
 )
+
+if TYPE_CHECKING:
+    import pytest
 
 
 async def pushed(server: Server) -> tuple[GrpcPeer, HeldCall, grpc.Message]:

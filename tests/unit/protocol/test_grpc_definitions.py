@@ -78,4 +78,4 @@ def test_each_name_and_number_is_used_once() -> None:
 
 def test_a_method_has_its_path() -> None:
     assert path_of("SendMessage") == b"/apache.rocketmq.v2.MessagingService/SendMessage"
-    assert GrpcCode.INVALID_TRANSACTION_ID == 40_008
+    assert int(GrpcCode.INVALID_TRANSACTION_ID) == 40_008

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from escrowmq.broker.grpc.requests import Handler
+    from escrowmq.broker.grpc.telemetry import GrpcTelemetry
     from escrowmq.broker.net.answering import Answering
     from escrowmq.broker.state.counting import Rpcs
 
