@@ -167,3 +167,11 @@ def test_a_change_of_mode_starts_from_the_lower_position() -> None:
     assert placed(PopPlace(0, 7)) == PopPosition(2, above)
     assert placed(PopPlace(0, 1)) == PopPosition(1)
     assert placed(PopPlace(0, 8, is_reset=True)) == PopPosition(8)
+
+
+def test_a_removed_topic_takes_its_positions_along() -> None:
+    saved = {"both": {0: PopPosition(1), 1: PopPosition(2)}, "one": {0: PopPosition(3)}}
+    positions = PopPositions(saved)
+    positions.forget_queues([0])
+    assert positions.groups == {"both": {1: PopPosition(2)}}
+    assert positions.count == 1
