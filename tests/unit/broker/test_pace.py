@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from escrowmq.broker.write.pace import FREE_MIN, IN_USE_S, Pace
+from escrowmq.broker.write.pace import FREE_MIN, IN_USE_S, BackgroundPace
 
 
 class Thread:
@@ -13,7 +13,7 @@ class Thread:
     def __init__(self) -> None:
         self.now_s = 100.0
         self.used_s = 7.0
-        self.pace = Pace(lambda: self.now_s, lambda: self.used_s)
+        self.pace = BackgroundPace(lambda: self.now_s, lambda: self.used_s)
 
     def run(self, seconds: float, *, busy: float) -> None:
         """Let time pass, of which the thread is busy for a share."""

@@ -21,7 +21,7 @@ from escrowmq.broker.checks.due_plan import REASONS
 from escrowmq.broker.checks.obeying import KINDS, VerdictExecutor, counted, verdicts_on
 from escrowmq.broker.state.ledger_reports import LedgerReports
 from escrowmq.broker.write.broker_clock import BrokerClock
-from escrowmq.broker.write.pace import Pace
+from escrowmq.broker.write.pace import BackgroundPace
 from escrowmq.broker.write.questions import ask_between
 from escrowmq.broker.write.writer import Writer
 from escrowmq.model.errors import EscrowError, Unavailable
@@ -82,7 +82,7 @@ class DueInLedger(NamedTuple):
     sight: Sight
     as_of_ms: int
 
-    def parts(self, pace: Pace) -> Iterator[DueInLedger]:
+    def parts(self, pace: BackgroundPace) -> Iterator[DueInLedger]:
         """Yield parts that fit into one request; small ones while clients send messages."""
         at = 0
         while at < len(self.heads):

@@ -14,7 +14,7 @@ MEASURED_S = 0.02
 """The free share is measured over at least this long."""
 
 
-class Pace:
+class BackgroundPace:
     """Says how long work rests between two pieces. Use it from the event loop's thread only."""
 
     def __init__(

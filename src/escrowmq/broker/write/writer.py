@@ -25,7 +25,7 @@ from typing import TypeVar
 from escrowmq.broker.config import WriterConfig
 from escrowmq.broker.write.flush_times import FlushTimes
 from escrowmq.broker.write.inbox import Depths, Inbox, QueuedCommand, Tell, size_of
-from escrowmq.broker.write.pace import Pace
+from escrowmq.broker.write.pace import BackgroundPace
 from escrowmq.broker.write.questions import Questions
 from escrowmq.broker.write.slow_work import Beside
 from escrowmq.broker.write.store_time import StoreClock
@@ -61,7 +61,7 @@ class Writer:
         self._slowed_decisions: deque[asyncio.Future[None]] = deque()
         self._alone: deque[Callable[[], None]] = deque()
         self._questions = Questions(self._loop, self._schedule)
-        self.pace = Pace()
+        self.pace = BackgroundPace()
         self._is_scheduled = False
         self._is_flushing = False
         self._flusher = ThreadPoolExecutor(1, thread_name_prefix="flush")
