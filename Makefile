@@ -70,14 +70,15 @@ format: $(VENV)/dev.stamp ## Put the code into shape
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-bench: $(VENV)/$(if $(filter pipeline,$(NAME)),spark,base).stamp ## Print figures, one JSON object per line: make bench NAME=store
+bench: $(VENV)/$(if $(filter pipeline,$(NAME)),spark,$(if $(filter grpc,$(NAME)),dev,base)).stamp ## Print figures, one JSON object per line: make bench NAME=store
 	$(BIN)/python -m bench.$(NAME) $(ARGS)
 
 first-hour: $(VENV)/base.stamp ## Seconds from git clone to the first transactional message, without and with Spark; downloads once
 	$(BIN)/python -m bench.first_hour $(ARGS)
 
-fuzz: $(VENV)/dev.stamp ## Two million malformed frames for a running broker
+fuzz: $(VENV)/dev.stamp ## Two million malformed frames for a running broker, one million for its gRPC door
 	$(BIN)/python -m tests.fuzz.broker $(ARGS)
+	$(BIN)/python -m tests.fuzz.http2 $(ARGS)
 
 crash: $(VENV)/dev.stamp ## Hunt for crash bugs with fresh seeds, for long
 	$(BIN)/python -m tests.crash.long $(ARGS)

@@ -13,6 +13,7 @@ import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -96,7 +97,7 @@ class _Server:
         threads = (task / "schedstat" for task in self._tasks.iterdir())
         return sum(int(thread.read_text().split()[0]) for thread in threads)
 
-    def us_per_call(self, in_flight: int) -> float:
+    def us_per_call(self, in_flight: int, _run: int) -> float:
         """Call many times; return the server's processor time per call."""
         return asyncio.run(self._load(in_flight))
 
@@ -151,9 +152,7 @@ def run() -> None:
     with server("ours") as ours, server("library") as library:
         for in_flight in IN_FLIGHT:
             mine, bare, ratio = alternate(
-                lambda _run, count=in_flight: ours.us_per_call(count),
-                lambda _run, count=in_flight: library.us_per_call(count),
-                RUNS,
+                partial(ours.us_per_call, in_flight), partial(library.us_per_call, in_flight), RUNS
             )
             details = {"calls": CALLS, "body_bytes": len(BODY), "in_flight": in_flight}
             report("grpc_door_cpu_us", mine, "us", **details)

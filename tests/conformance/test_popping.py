@@ -8,7 +8,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from escrowmq.broker.native.status import status
+from escrowmq.broker.state.consumer_lag import lags
 from escrowmq.protocol.message.properties import parse_properties
+from escrowmq.protocol.native.headers import TopicFilterHeader
+from escrowmq.protocol.native.requests import NativeCode
 from escrowmq.protocol.remoting import pop_headers
 from escrowmq.protocol.remoting.bodies import encode_body
 from escrowmq.protocol.remoting.codes import RequestCode, ResponseCode
@@ -24,6 +28,7 @@ from tests.conformance.pop_talk import (
     send,
 )
 from tests.conformance.talk import beat, clock_of, put_group
+from tests.unit.broker.native_peer import all_rows
 from tests.unit.broker.wire import (
     Peer,
     eventually,
@@ -278,3 +283,25 @@ async def test_after_the_last_attempt_a_message_is_a_dead_letter(tmp_path: Path)
         await eventually(lambda: server.broker.meta.offsets["shop", "orders", 1] == 2)
         clock.advance(ms=10 * INVISIBLE_MS)
         assert await pop(peer) == []
+
+
+async def test_status_group_and_metrics_show_messages_in_flight(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        await beat(peer)
+        await send(peer, "a", "b", "c", "d")
+        (_, second, _) = await pop(peer, messages_max=3)
+        assert await ack(peer, second) == ResponseCode.SUCCESS
+        waiting = asyncio.ensure_future(pop(peer, queue_id=0, wait_ms=15_000))
+        await eventually(lambda: server.broker.popping.polls.waiting)
+        told = status(server.broker)
+        assert (told.pops_waiting, told.pop_in_flight) == (1, 2)
+        (lag,) = lags(server.broker)
+        assert (lag.messages, lag.in_flight, lag.ready) == (3, 2, 1)
+        other = await Peer.to(server.broker_address)
+        (row,) = await all_rows(other, NativeCode.LIST_OFFSETS, TopicFilterHeader())
+        assert (row.offset, row.end, row.lag, row.in_flight) == (0, 4, 3, 2)
+        clock_of(server).advance(ms=INVISIBLE_MS)
+        assert [one.body for one in await pop(other)] == ["a", "c", "d"]
+        assert server.broker.popping.redelivered == {("shop", "orders"): 2}
+        waiting.cancel()

@@ -68,12 +68,21 @@ def apache_proxy(version: str) -> Path:
 
 def go_peer() -> Path:
     """Return a directory with the program ``driver``."""
-    source = PEERS / "go"
+    return _go_program("go", "the Go peer")
+
+
+def h2spec() -> Path:
+    """Return a directory with the program ``driver``, which runs h2spec."""
+    return _go_program("h2spec", "h2spec")
+
+
+def _go_program(name: str, what: str) -> Path:
+    source = PEERS / name
     return _built(
-        "go",
+        name,
         source,
         "",
-        lambda place: _go(source, place, "the Go peer"),
+        lambda place: _run("go", ["build", "-o", str(place / "driver"), "."], source, what),
     )
 
 
@@ -108,8 +117,7 @@ def java5_peer() -> Path:
 
 def go5_peer() -> Path:
     """Return a directory with the program ``driver`` around RocketMQ's own 5.x Go client."""
-    source = PEERS / "go5"
-    return _built("go5", source, "", lambda place: _go(source, place, "the 5.x Go peer"))
+    return _go_program("go5", "the 5.x Go peer")
 
 
 def node5_peer() -> Path:
@@ -133,10 +141,6 @@ def _make_environment(place: Path, packages: list[str], what: str) -> None:
     # Isolated from this process's path, where pip would find packages and not install them.
     pip = ["-I", "-m", "pip", "--disable-pip-version-check", "--quiet", "install", *packages]
     _run(str(place / "bin" / "python"), pip, place, what)
-
-
-def _go(source: Path, place: Path, what: str) -> None:
-    _run("go", ["build", "-o", str(place / "driver"), "."], source, what)
 
 
 def _npm(source: Path, place: Path) -> None:

@@ -255,7 +255,17 @@ class Broker:
             NativeRecords(store=store, reader=reader, clients=clients),
             NativeReading(store=store, reader=reader, topics=topics, uses=self.uses),
             NativeFinding(store, reader),
-            NativeAdmin(store, reader, meta, writing, clients, clock, topics, self.groups),
+            NativeAdmin(
+                store,
+                reader,
+                meta,
+                writing,
+                clients,
+                clock,
+                topics,
+                self.groups,
+                self.popping.places,
+            ),
         )
 
     def look_up_with(self, process: LookUpPort) -> LedgerPasses:

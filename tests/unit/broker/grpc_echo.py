@@ -1,6 +1,7 @@
 """An echo service behind the gRPC door, for tests, the fuzzer, benchmarks and h2spec.
 
-``python -m tests.unit.broker.grpc_echo`` serves it until its input ends, and prints its port.
+``python -m tests.unit.broker.grpc_echo TABLE_BYTES`` serves it until its input ends, and prints its
+port; clients may use a dynamic table of that many bytes.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import sys
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import uvloop
 
@@ -146,12 +148,24 @@ async def echo_service(
         await door.close(GRACE_S)
 
 
-async def serve() -> None:
-    """Serve until the input ends."""
-    async with echo_service() as echo:
+CERTIFICATE = Path(__file__).with_name("grpc_test_certificate.pem")
+KEY = Path(__file__).with_name("grpc_test_key.pem")
+
+
+def server_context() -> ssl.SSLContext:
+    """Return a TLS context with the tests' certificate."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(CERTIFICATE, KEY)
+    return context
+
+
+async def serve(header_table_bytes: int) -> None:
+    """Serve, with and without TLS, until the input ends."""
+    limits = GrpcLimits(header_table_bytes=header_table_bytes)
+    async with echo_service(limits, tls=server_context()) as echo:
         print(echo.port, flush=True)  # noqa: T201 - for the parent process
         await asyncio.to_thread(sys.stdin.read)
 
 
 if __name__ == "__main__":
-    uvloop.run(serve())
+    uvloop.run(serve(int(sys.argv[1])))

@@ -81,7 +81,7 @@ class HeldCall:
             self.is_open = False
             self.ended.set_result((status, text))
             if self.events is not None:
-                asyncio.get_running_loop().call_soon(self.events.on_closed)
+                self.events.on_closed()
 
     def cancel(self) -> None:
         """Let the client go away."""

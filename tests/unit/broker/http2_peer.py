@@ -152,7 +152,8 @@ class Http2Peer:
         answer = self.answers[one.stream_id]
         match one.kind:
             case FrameKind.HEADERS:
-                answer.fields.update(self.decoder.decode(one.payload))
+                fields = self.decoder.decode(one.payload, raw=True)
+                answer.fields.update((name.decode(), value.decode()) for name, value in fields)
                 answer.has_ended = bool(one.flags & END_STREAM)
             case FrameKind.DATA:
                 answer.data += one.payload

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import grpc
 import grpc.aio
@@ -13,6 +11,7 @@ import pytest
 
 from escrowmq.broker.net.grpc_limits import GrpcLimits
 from tests.unit.broker.grpc_echo import (
+    CERTIFICATE,
     CHAT,
     ECHO,
     FAIL,
@@ -23,6 +22,7 @@ from tests.unit.broker.grpc_echo import (
     SILENT,
     Echo,
     echo_service,
+    server_context,
 )
 from tests.unit.broker.http2_peer import Http2Peer
 
@@ -32,8 +32,6 @@ ANY_SIZE = (
     ("grpc.max_send_message_length", -1),
     ("grpc.use_local_subchannel_pool", 1),
 )
-CERTIFICATE = Path(__file__).with_name("grpc_test_certificate.pem")
-KEY = Path(__file__).with_name("grpc_test_key.pem")
 
 
 @pytest.fixture
@@ -234,12 +232,6 @@ async def test_a_handler_can_end_its_clients_connection(
 
 
 # TLS.
-
-
-def server_context() -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(CERTIFICATE, KEY)
-    return context
 
 
 async def ask_over_tls(echo: Echo, message: bytes) -> bytes:

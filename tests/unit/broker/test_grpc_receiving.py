@@ -174,6 +174,15 @@ async def test_a_receive_selects_by_tags(tmp_path: Path) -> None:
         assert [one.body for one in await receive(peer, tags="b")] == [b"2"]
 
 
+async def test_a_receive_brings_messages_of_every_queue(tmp_path: Path) -> None:
+    """Simple consumers name one queue after the other."""
+    async with serving(tmp_path) as server:
+        peer = GrpcPeer.of(server)
+        for queue_id in range(4):
+            await peer.send(message(f"m{queue_id}", queue_id=queue_id))
+        assert len(await receive(peer, queue_id=7)) == 4
+
+
 async def test_a_batch_has_at_most_32_messages(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         peer = await sent(server, 40)
@@ -189,7 +198,6 @@ async def test_a_batch_has_at_most_32_messages(tmp_path: Path) -> None:
         ({"invisible_duration": duration(13 * 3_600_000)}, 40_011),
         ({"wait_ms": 10**7}, 40_018),
         ({"tags": "||"}, 40_010),
-        ({"queue_id": 99}, 40_000),
     ],
 )
 async def test_a_wrong_receive_has_a_code(

@@ -362,7 +362,7 @@ async def test_what_is_on_the_page_is_declared_with_its_labels(tmp_path: Path) -
         found = {frozenset(dict(labels)) - {"le"} for _, labels in family.samples}
         assert found == {frozenset((*common, *metric.labels))}, name
     # Only metrics without any event may be missing.
-    quiet = {"alert_firing", "send_to_dlq", "timing", "background"}
+    quiet = {"alert_firing", "send_to_dlq", "timing", "background", "pop_redeliveries"}
     quiet |= {"limits_reached", "refusals", "left_out", "check_round_outcomes"}
     for name in declared.keys() - page.keys():
         assert any(word in name for word in quiet), name

@@ -71,7 +71,9 @@ def test_remembered_steps_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @given(st.lists(lists, max_size=8), st.lists(st.integers(0, 4_096), min_size=8, max_size=8))
-def test_blocks_of_the_reference_are_decoded(blocks: list[list[object]], sizes: list[int]) -> None:
+def test_blocks_of_the_reference_are_decoded(
+    blocks: list[list[tuple[bytes, bytes]]], sizes: list[int]
+) -> None:
     """Fields come with and without Huffman codes, and the table changes its size in between."""
     encoder = hpack.Encoder()
     decoder = HeaderDecoder(LIST_BYTES_MAX)

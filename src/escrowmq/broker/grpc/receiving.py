@@ -65,7 +65,11 @@ class GrpcReceiving:
 
     @serves("ReceiveMessage")
     def receive(self, request: GrpcRequest, asked: grpc.ReceiveMessageRequest) -> None:
-        """Deliver messages now, or as soon as there are some."""
+        """Deliver messages now, or as soon as there are some.
+
+        From any queue, as RocketMQ's proxy does: clients name the queues of a topic in turn, and
+        would wait at one while another has messages.
+        """
         is_held = asked.auto_renew and request.client_id in self.telemetry.sessions
         invisible_ms = HELD_MS_MAX if is_held else _invisible_ms(asked)
         if asked.batch_size < 1:
@@ -77,7 +81,6 @@ class GrpcReceiving:
         wanted = Receive(
             group=name_of(asked.group),
             topic=topic,
-            queue_id=max(asked.message_queue.id, -1),
             tags=parse_filter(expression_of(asked.filter_expression)),
             count_max=min(asked.batch_size, RECEIVED_MAX),
             invisible_ms=invisible_ms,

@@ -99,6 +99,8 @@ class GrpcRequest:
 
     def note(self, code: int) -> None:
         """Count it as answered with this code; for callers that send the answer themselves."""
+        # From here on the call ends because of its answer.
+        self.closed = None
         flags = LONG_POLL if self.has_waited else 0
         self._rpcs.note(self._method.number, code, self._began, flags)
 

@@ -11,6 +11,7 @@ from escrowmq.broker.native.calls import Call, looks
 from escrowmq.broker.native.writing import resolution_of
 from escrowmq.broker.net.answering import Answering, reply_of
 from escrowmq.broker.net.requests import handles
+from escrowmq.broker.pop.places import PopPlaces
 from escrowmq.broker.state.client_links import ClientLink
 from escrowmq.broker.state.clients import CONSUMER, PRODUCER, Client, Clients
 from escrowmq.broker.state.groups import Groups
@@ -53,6 +54,7 @@ class NativeAdmin:
     clock: BrokerClock
     topics: Topics
     groups: Groups
+    places: PopPlaces
 
     @looks(NativeCode.LIST_TOPICS)
     def list_topics(self, call: Call[PagedHeader]) -> None:
@@ -108,7 +110,9 @@ class NativeAdmin:
         def told(key: tuple[str, str, int]) -> tuple[object, ...]:
             queue = self.reader.queue(key[1], key[2])
             end = queue.end if queue is not None else 0
-            return (*key, known[key], end, max(end - known[key], 0))
+            progress = self.places.progress(*key)
+            lag = max(end - known[key] - progress.beyond, 0)
+            return (*key, known[key], end, lag, progress.in_flight)
 
         call.answer_rows(map(told, keys), cursor=cursor)
 

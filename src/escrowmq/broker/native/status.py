@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from escrowmq.broker.checks.rounds import SettleRounds
     from escrowmq.broker.config import Identity
     from escrowmq.broker.net.limits import ConnectionLimits
+    from escrowmq.broker.pop.service import PopService
     from escrowmq.broker.rocketmq.pulling import Pulling
     from escrowmq.broker.state.client_links import ClientLink
     from escrowmq.broker.state.clients import Clients
@@ -78,6 +79,7 @@ class StatusParts(Protocol):
     groups: Groups
     checking: Checking
     pulling: Pulling
+    popping: PopService
     retaining: Retaining
     capacities: Capacities
     contradictions: Contradictions
@@ -190,6 +192,9 @@ class BrokerStatus(msgspec.Struct, frozen=True, kw_only=True):
     undecided_without_ledger: int
     #: Paused consumer groups.
     groups_paused: int
+    #: Pops that wait for a message, and messages in flight to groups that pop.
+    pops_waiting: int
+    pop_in_flight: int
     #: Notices of alerts: `off` or `on`.
     alerts: str
     #: Firing alerts for which a notice was sent, separated by commas; notices since the start, and
@@ -278,6 +283,8 @@ def status(broker: StatusParts) -> BrokerStatus:
         names_near=", ".join(str(one) for one in names if one.is_near),
         **ledgers,
         groups_paused=len(broker.groups.paused),
+        pops_waiting=broker.popping.polls.waiting,
+        pop_in_flight=broker.popping.places.in_flight,
         **_of_alerts(vitals.alerting),
         **_of_backups(vitals.backups),
     )

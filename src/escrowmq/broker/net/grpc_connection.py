@@ -25,7 +25,7 @@ from escrowmq.protocol.http2.frames import (
     window_update,
 )
 from escrowmq.protocol.http2.request_heads import RequestHead
-from escrowmq.protocol.http2.violations import Http2Error, Http2Violation
+from escrowmq.protocol.http2.violations import Http2Error, Http2Violation, violation
 
 if TYPE_CHECKING:
     from escrowmq.broker.net.grpc_door import GrpcDoor
@@ -129,7 +129,7 @@ class GrpcConnection(asyncio.Protocol):
     def _read_preface(self) -> None:
         known = self._rest[: len(PREFACE)]
         if not PREFACE.startswith(known):
-            raise Http2Violation(Http2Error.PROTOCOL_ERROR, "this port speaks gRPC only")
+            raise violation(Http2Error.PROTOCOL_ERROR, "this port speaks gRPC only")
         if len(known) == len(PREFACE):
             self._has_preface = True
             self._at = len(PREFACE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from escrowmq.protocol.http2.violations import Http2Error, Http2Violation
+from escrowmq.protocol.http2.violations import Http2Error, Http2Violation, violation
 
 #: Control frames (PING, SETTINGS, PRIORITY, empty DATA, unknown kinds) at once and per second.
 CONTROL_MAX = 10_000
@@ -83,4 +83,4 @@ class FloodGuard:
 
 def flood(message: str) -> Http2Violation:
     """Return the error for a peer that sends too many useless frames."""
-    return Http2Violation(Http2Error.ENHANCE_YOUR_CALM, message)
+    return violation(Http2Error.ENHANCE_YOUR_CALM, message)

@@ -21,7 +21,7 @@ from escrowmq.protocol.http2.frames import (
     frame,
 )
 from escrowmq.protocol.http2.header_blocks import TABLE_OFF
-from escrowmq.protocol.http2.violations import Http2Error, Http2Violation
+from escrowmq.protocol.http2.violations import Http2Error, violation
 
 if TYPE_CHECKING:
     from escrowmq.broker.net.grpc_call import GrpcCall
@@ -112,10 +112,10 @@ class GrpcOutput:
     def widen(self, increment: int) -> None:
         """Widen the window of the connection."""
         if increment == 0:
-            raise Http2Violation(Http2Error.PROTOCOL_ERROR, "a window update is empty")
+            raise violation(Http2Error.PROTOCOL_ERROR, "a window update is empty")
         self.window += increment
         if self.window > WINDOW_MAX:
-            raise Http2Violation(Http2Error.FLOW_CONTROL_ERROR, "the window is too large")
+            raise violation(Http2Error.FLOW_CONTROL_ERROR, "the window is too large")
         self.pump()
 
     def pump(self) -> None:

@@ -91,7 +91,7 @@ class GrpcRequests:
         """Note that the client has sent everything."""
         call.is_half_closed = True
         if call.bytes_left:
-            self._streams.refuse(call.stream_id, Http2Error.PROTOCOL_ERROR)
+            self._streams.reject(call.stream_id, Http2Error.PROTOCOL_ERROR)
         elif call.refusal is not None:
             call.answer_http(*call.refusal)
         elif call.reader is not None and call.reader.held_bytes:

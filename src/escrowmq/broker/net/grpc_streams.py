@@ -42,7 +42,7 @@ from escrowmq.protocol.http2.frames import (
 from escrowmq.protocol.http2.grpc_messages import MESSAGE_HEAD_BYTES
 from escrowmq.protocol.http2.header_blocks import TABLE_BYTES_DEFAULT, HeaderListTooLarge
 from escrowmq.protocol.http2.request_heads import HeadReader
-from escrowmq.protocol.http2.violations import Http2Error, Http2Violation
+from escrowmq.protocol.http2.violations import Http2Error, Http2Violation, violation
 
 if TYPE_CHECKING:
     from escrowmq.broker.net.grpc_connection import GrpcConnection
@@ -53,8 +53,8 @@ ENDED_MAX = 64
 _PRIORITY_BYTES = 5
 
 
-def _violation(message: str, **fields: object) -> Http2Violation:
-    return Http2Violation(Http2Error.PROTOCOL_ERROR, message, **fields)
+def _protocol_error(message: str, **fields: object) -> Http2Violation:
+    return violation(Http2Error.PROTOCOL_ERROR, message, **fields)
 
 
 class GrpcStreams:
@@ -100,13 +100,13 @@ class GrpcStreams:
             word, flags, stream_id = FRAME_HEAD.unpack_from(data, at)
             size, kind = word >> 8, word & 0xFF
             if size > FRAME_BYTES_DEFAULT:
-                raise Http2Violation(Http2Error.FRAME_SIZE_ERROR, "a frame is too large", size=size)
+                raise violation(Http2Error.FRAME_SIZE_ERROR, "a frame is too large", size=size)
             start = at + FRAME_HEAD_BYTES
             if start + size > end:
                 break
             at = start + size
             if self._block_stream and kind != FrameKind.CONTINUATION:
-                raise _violation("a header block is interrupted")
+                raise _protocol_error("a header block is interrupted")
             payload = data[start:at]
             if kind < len(_ON_FRAME):
                 _ON_FRAME[kind](self, flags, stream_id & STREAM_ID_MAX, payload)
@@ -124,13 +124,13 @@ class GrpcStreams:
 
     def _on_headers(self, flags: int, stream_id: int, payload: bytes) -> None:
         if not stream_id & 1:
-            raise _violation("HEADERS on a stream that no client can open", stream=stream_id)
+            raise _protocol_error("HEADERS on a stream that no client can open", stream=stream_id)
         if flags & PADDED:
             payload = without_padding(payload)
         if flags & PRIORITY_FLAG:
             parent, payload = without_priority(payload)
             if parent == stream_id:
-                raise _violation("a stream depends on itself", stream=stream_id)
+                raise _protocol_error("a stream depends on itself", stream=stream_id)
         if flags & END_HEADERS:
             self._on_block(flags, stream_id, payload)
         else:
@@ -139,7 +139,7 @@ class GrpcStreams:
 
     def _on_continuation(self, flags: int, stream_id: int, payload: bytes) -> None:
         if not self._block_stream or stream_id != self._block_stream:
-            raise _violation("CONTINUATION without its HEADERS", stream=stream_id)
+            raise _protocol_error("CONTINUATION without its HEADERS", stream=stream_id)
         self._block.append(payload)
         size = sum(map(len, self._block))
         if len(self._block) > CONTINUATIONS_MAX or size > 2 * self._limits.header_list_bytes_max:
@@ -160,11 +160,11 @@ class GrpcStreams:
             if stream_id not in self._ended_early:
                 has_been = stream_id in self._ended
                 error = Http2Error.STREAM_CLOSED if has_been else Http2Error.PROTOCOL_ERROR
-                raise Http2Violation(error, "HEADERS on an ended stream", stream=stream_id)
+                raise violation(error, "HEADERS on an ended stream", stream=stream_id)
         elif call.is_half_closed:
-            raise Http2Violation(Http2Error.STREAM_CLOSED, "HEADERS after the last message")
+            raise violation(Http2Error.STREAM_CLOSED, "HEADERS after the last message")
         elif problem or not flags & END_STREAM:
-            self.refuse(stream_id, Http2Error.PROTOCOL_ERROR)
+            self.reject(stream_id, Http2Error.PROTOCOL_ERROR)
         else:
             self._requests.half_close(call)
 
@@ -174,13 +174,13 @@ class GrpcStreams:
             head = self._heads.read_request(block)
         except HeaderListTooLarge:
             self.output.put_headers(stream_id, HEADERS_TOO_LARGE, END_STREAM)
-            self.refuse(stream_id, Http2Error.NO_ERROR)
+            self.reject(stream_id, Http2Error.NO_ERROR)
             return
         if self.refuses_calls or len(self.calls) >= self._limits.streams_max:
-            self.refuse(stream_id, Http2Error.REFUSED_STREAM)
+            self.reject(stream_id, Http2Error.REFUSED_STREAM)
             return
         if head.problem:
-            self.refuse(stream_id, Http2Error.PROTOCOL_ERROR)
+            self.reject(stream_id, Http2Error.PROTOCOL_ERROR)
             return
         call = GrpcCall(self, stream_id, head, self.output.initial_window)
         self.calls[stream_id] = call
@@ -214,7 +214,7 @@ class GrpcStreams:
         if call.bytes_left is not None:
             call.bytes_left -= len(payload)
             if call.bytes_left < 0 or (flags & END_STREAM and call.bytes_left):
-                self.refuse(stream_id, Http2Error.PROTOCOL_ERROR)
+                self.reject(stream_id, Http2Error.PROTOCOL_ERROR)
                 return
         if flags & END_STREAM:
             call.is_half_closed = True
@@ -248,14 +248,14 @@ class GrpcStreams:
     def _on_late_data(self, stream_id: int, call: GrpcCall | None) -> None:
         """Judge data for a stream whose client side is over."""
         if self._is_idle(stream_id):
-            raise _violation("DATA on an idle stream", stream=stream_id)
+            raise _protocol_error("DATA on an idle stream", stream=stream_id)
         self._guard.control(self._now)
         if call is not None or stream_id not in self._ended_early:
-            self.refuse(stream_id, Http2Error.STREAM_CLOSED)
+            self.reject(stream_id, Http2Error.STREAM_CLOSED)
 
     # Endings.
 
-    def refuse(self, stream_id: int, error: Http2Error) -> None:
+    def reject(self, stream_id: int, error: Http2Error) -> None:
         """Reset a stream because of what the client sent."""
         self._guard.reset(self._now)
         self.output.put(rst_stream(stream_id, error))
@@ -293,7 +293,7 @@ class GrpcStreams:
     def _on_rst_stream(self, _flags: int, stream_id: int, payload: bytes) -> None:
         read_word(payload, FrameKind.RST_STREAM)
         if self._is_idle(stream_id):
-            raise _violation("RST_STREAM on an idle stream", stream=stream_id)
+            raise _protocol_error("RST_STREAM on an idle stream", stream=stream_id)
         self._guard.reset(self._now)
         call = self.calls.get(stream_id)
         if call is not None:
@@ -315,17 +315,17 @@ class GrpcStreams:
     def _on_priority(self, _flags: int, stream_id: int, payload: bytes) -> None:
         self._guard.control(self._now)
         if len(payload) != _PRIORITY_BYTES:
-            raise Http2Violation(Http2Error.FRAME_SIZE_ERROR, "PRIORITY has 5 bytes")
+            raise violation(Http2Error.FRAME_SIZE_ERROR, "PRIORITY has 5 bytes")
         if stream_id in (0, dependency(payload)):
-            raise _violation("PRIORITY of the connection, or of a stream on itself")
+            raise _protocol_error("PRIORITY of the connection, or of a stream on itself")
 
     def _on_settings(self, flags: int, stream_id: int, payload: bytes) -> None:
         self._guard.control(self._now)
         if stream_id:
-            raise _violation("SETTINGS on a stream", stream=stream_id)
+            raise _protocol_error("SETTINGS on a stream", stream=stream_id)
         if flags & ACK:
             if payload:
-                raise Http2Violation(Http2Error.FRAME_SIZE_ERROR, "an ACK of SETTINGS is empty")
+                raise violation(Http2Error.FRAME_SIZE_ERROR, "an ACK of SETTINGS is empty")
             self._heads.decoder.table_bytes_limit = self._limits.header_table_bytes
             return
         values = read_settings(payload)
@@ -343,18 +343,18 @@ class GrpcStreams:
     def _widen(self, call: GrpcCall, increment: int) -> None:
         call.window += increment
         if call.window > WINDOW_MAX:
-            self.refuse(call.stream_id, Http2Error.FLOW_CONTROL_ERROR)
+            self.reject(call.stream_id, Http2Error.FLOW_CONTROL_ERROR)
         elif call.held_bytes:
             self.output.resume(call)
 
     def _on_push_promise(self, _flags: int, _stream_id: int, _payload: bytes) -> None:
-        raise _violation("clients do not push")
+        raise _protocol_error("clients do not push")
 
     def _on_ping(self, flags: int, stream_id: int, payload: bytes) -> None:
         if stream_id:
-            raise _violation("PING on a stream", stream=stream_id)
+            raise _protocol_error("PING on a stream", stream=stream_id)
         if len(payload) != PING_BYTES:
-            raise Http2Violation(Http2Error.FRAME_SIZE_ERROR, "PING has 8 bytes")
+            raise violation(Http2Error.FRAME_SIZE_ERROR, "PING has 8 bytes")
         self._guard.control(self._now)
         if flags & ACK:
             self.connection.ping_answered(payload)
@@ -365,7 +365,7 @@ class GrpcStreams:
         # The client opens no more streams and closes the connection itself.
         self._guard.control(self._now)
         if stream_id:
-            raise _violation("GOAWAY on a stream", stream=stream_id)
+            raise _protocol_error("GOAWAY on a stream", stream=stream_id)
 
     def _on_window_update(self, _flags: int, stream_id: int, payload: bytes) -> None:
         increment = read_word(payload, FrameKind.WINDOW_UPDATE) & WINDOW_MAX
@@ -373,12 +373,12 @@ class GrpcStreams:
             self.output.widen(increment)
             return
         if self._is_idle(stream_id):
-            raise _violation("WINDOW_UPDATE on an idle stream", stream=stream_id)
+            raise _protocol_error("WINDOW_UPDATE on an idle stream", stream=stream_id)
         call = self.calls.get(stream_id)
         if call is None:
             self._guard.control(self._now)
         elif increment == 0:
-            self.refuse(stream_id, Http2Error.PROTOCOL_ERROR)
+            self.reject(stream_id, Http2Error.PROTOCOL_ERROR)
         else:
             self._widen(call, increment)
 

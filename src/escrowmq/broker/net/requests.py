@@ -31,7 +31,6 @@ RESPONSE_CODES: dict[str, ResponseCode] = {
     "group_forbidden": ResponseCode.NO_PERMISSION,
     "group_illegal": ResponseCode.INVALID_PARAMETER,
     "group_unknown": ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-    "group_changing": ResponseCode.SYSTEM_BUSY,
     "inbox_full": ResponseCode.SYSTEM_BUSY,
     "invisible_time_illegal": ResponseCode.INVALID_PARAMETER,
     "message_type_wrong": ResponseCode.NO_PERMISSION,

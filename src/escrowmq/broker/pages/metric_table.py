@@ -315,6 +315,16 @@ CONNECTION_BYTES = _gauge(
 )
 GROUPS_PAUSED = _gauge("escrowmq_groups_paused", "Consumer groups that are paused")
 PULLS = _gauge("escrowmq_pulls_waiting", "Pulls that wait for a message")
+POPS = _gauge("escrowmq_pops_waiting", "Pops that wait for a message")
+POP_IN_FLIGHT = _gauge(
+    "escrowmq_pop_messages_in_flight", "Messages delivered by pop but not acknowledged"
+)
+REDELIVERED = _counter(
+    "escrowmq_pop_redeliveries_total",
+    "Messages delivered again by pop, because they were not acknowledged in time",
+    "consumer_group",
+    "topic",
+)
 REQUESTS = _counter(
     "escrowmq_requests_total", "Requests answered, by response code", "request", "outcome"
 )
@@ -339,7 +349,7 @@ NOT_GIVEN: dict[str, str] = {
     "rocketmq_consumer_group_create_execution_time": "so are groups",
     "rocketmq_timer_*": "there is no timer wheel; see rocketmq_timing_messages",
     "rocketmq_delay_message_latency": "the same",
-    "rocketmq_pop_*": "there are no pop consumers",
+    "rocketmq_pop_*": "they are about its revive topic; see `escrowmq_pop_*`",
     "rocketmq_rocksdb_*": "there is no RocksDB",
     "rocketmq_tiered_store_*": "the lake is written by the pipeline, which has its own page",
     "rocketmq_proxy_up": "there is no proxy",

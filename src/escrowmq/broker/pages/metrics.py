@@ -254,6 +254,9 @@ def _of_requests(broker: Measured, told: BrokerStatus) -> Iterator[Family]:
     rpcs, limits = broker.counts.rpcs, broker.vitals.limits
     yield table.CONNECTIONS, one(told.connections)
     yield table.PULLS, one(told.pulls_waiting)
+    yield table.POPS, one(told.pops_waiting)
+    yield table.POP_IN_FLIGHT, one(told.pop_in_flight)
+    yield table.REDELIVERED, sorted(broker.popping.redelivered.items())
     yield table.LIMITS, _by(told.limits_reached)
     held = {"waiting": limits.waiting.bytes, "unread": limits.unread.bytes}
     yield table.CONNECTION_BYTES, _by(held)

@@ -8,12 +8,14 @@ sees its progress.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from escrowmq.broker.pop.flights import QueueFlights
 from escrowmq.broker.state.long_polls import WAITING_MAX
-from escrowmq.model.errors import RequestRefused, Unavailable
+from escrowmq.model.errors import Unavailable
 from escrowmq.transaction.commands import Decision
 from escrowmq.transaction.pop_commands import PlacePops, PopPlace
 
@@ -29,6 +31,16 @@ RECENT_BYTES = 1024 * 1024 * 1024
 many bytes behind the end of the log, as in RocketMQ."""
 
 Told = Callable[[BaseException | None], None]
+
+
+class PopProgress(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Progress of a group in one queue."""
+
+    #: Whether the group reads the queue by pop.
+    is_popped: bool
+    #: Messages acknowledged beyond the prefix.
+    beyond: int = 0
+    in_flight: int = 0
 
 
 class PopPlaces:
@@ -67,10 +79,19 @@ class PopPlaces:
         """Messages in flight to all groups."""
         return sum(flights.count for flights in self._flights.values())
 
-    def all(self) -> Iterator[tuple[str, int, QueueFlights]]:
-        """Yield group, queue number and what is in flight."""
-        for (group, number), flights in list(self._flights.items()):
-            yield group, number, flights
+    def progress(self, group: str, topic: str, queue_id: int) -> PopProgress:
+        """Return a group's progress beyond its acknowledged prefix."""
+        pops, names = self._store.core.pops, self._store.core.names
+        number = names.number_of(topic, queue_id) if group in pops.groups else None
+        position = None if number is None else pops.get(group, number)
+        if number is None or position is None or position.is_ended:
+            return PopProgress(is_popped=False)
+        flights = self._flights.get((group, number))
+        return PopProgress(
+            is_popped=True,
+            beyond=int.from_bytes(position.above, "little").bit_count(),
+            in_flight=0 if flights is None else flights.count,
+        )
 
     def is_popped(self, group: str, topic: str, queue_id: int) -> bool:
         """Whether the group reads this queue by pop."""
@@ -162,7 +183,7 @@ class PopPlaces:
                 self._flights.pop((group, number), None)
                 places.append(PopPlace(number, offset, is_reset=True))
         if (group, topic) in self._placing:
-            raise RequestRefused("group_changing", "try again", consumer_group=group, topic=topic)
+            raise Unavailable("group_changing", "try again", consumer_group=group, topic=topic)
         if places:
             self._place(PlacePops(group=group, places=tuple(places)), topic, lambda _: None)
 

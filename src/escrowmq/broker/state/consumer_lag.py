@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -18,6 +18,9 @@ from escrowmq.broker.state.topics import Topics
 from escrowmq.model.topic_names import RETRY_PREFIX, SYSTEM_GROUP_PREFIX
 from escrowmq.protocol.message.message_views import SYSTEM_TOPICS
 from escrowmq.store.meta.meta import Meta
+
+if TYPE_CHECKING:
+    from escrowmq.broker.pop.service import PopService
 
 OFFSETS_MAX = 100_000
 """Offsets to look at; there is one for each group and queue."""
@@ -54,6 +57,7 @@ class Readers(Protocol):
     topics: Topics
     queues: Queues
     counts: BrokerCounts
+    popping: PopService
 
 
 def lags(readers: Readers) -> Iterator[GroupLag]:
@@ -77,9 +81,14 @@ def _lag(readers: Readers, group: str, topic: str, queue_count: int) -> GroupLag
         acknowledged = min(max(acknowledged, start), end)
         pulled = acknowledged if out is None else out.pulled.get(queue_id, acknowledged)
         pulled = min(max(pulled, acknowledged), end)
-        lag.messages += end - acknowledged
-        lag.in_flight += pulled - acknowledged
-        lag.ready += end - pulled
+        progress = readers.popping.places.progress(group, topic, queue_id)
+        messages, in_flight = end - acknowledged, pulled - acknowledged
+        if progress.is_popped:
+            messages = max(messages - progress.beyond, 0)
+            in_flight = min(progress.in_flight, messages)
+        lag.messages += messages
+        lag.in_flight += in_flight
+        lag.ready += messages - in_flight
         if acknowledged < end:
             lag.since_ms = _earlier(lag.since_ms, queue.at_ms(acknowledged))
         if pulled < end:

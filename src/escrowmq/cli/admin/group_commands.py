@@ -87,8 +87,11 @@ def show(
 
 
 def _shown_text(shown: broker_shapes.GroupShownShape) -> str:
-    rows = [(one.topic, one.queue_id, one.offset, one.end, one.lag) for one in shown.queues]
-    columns = ("topic", "queue", "offset", "end", "lag")
+    rows = [
+        (one.topic, one.queue_id, one.offset, one.end, one.lag, one.in_flight)
+        for one in shown.queues
+    ]
+    columns = ("topic", "queue", "offset", "end", "lag", "in flight")
     online = [
         escaped(f"online: {one.role} {one.client_id} at {one.address}, {one.language}")
         for one in shown.online

@@ -165,7 +165,7 @@ LEFT_OUT: tuple[LeftOut, ...] = (
         " recordGetMessageResult",
     ),
     LeftOut(
-        "EscrowMQ does not have the pop model yet",
+        "EscrowMQ's pop model has no check points and no revive topic",
         "pop* *Pop* revive* appendAckAsync appendCkAsync enableRetryTopicV2"
         " enableSkipLongAwaitingAck skipWhenCKRePutReachMaxTimes defaultMessageRequestMode"
         " serverLoadBalancerEnable serverLoadBalancerEnabled enableTransparentRetry",

@@ -149,8 +149,10 @@ class GroupQueueShape(Shape, frozen=True, kw_only=True):
     offset: int
     #: Offset that the queue's next message gets.
     end: int
-    #: Messages between `offset` and `end`.
+    #: Messages that the group has not acknowledged.
     lag: int
+    #: Of those, messages in flight: delivered by pop and not acknowledged.
+    in_flight: int = 0
 
 
 class MemberShape(Shape, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from enum import IntEnum
 from struct import Struct
 
-from escrowmq.protocol.http2.violations import Http2Error, Http2Violation
+from escrowmq.protocol.http2.violations import Http2Error, violation
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 """The first bytes of a client."""
@@ -95,17 +95,17 @@ def goaway(last_stream_id: int, error: Http2Error, text: str = "") -> bytes:
 def read_settings(payload: bytes) -> dict[int, int]:
     """Return the settings of a frame, checked; the last value of a setting counts."""
     if len(payload) % _SETTING.size:
-        raise Http2Violation(
+        raise violation(
             Http2Error.FRAME_SIZE_ERROR, "SETTINGS have 6 bytes each", bytes=len(payload)
         )
     values = dict(_SETTING.iter_unpack(payload))
     if values.get(Setting.ENABLE_PUSH, 0) not in (0, 1):
-        raise Http2Violation(Http2Error.PROTOCOL_ERROR, "ENABLE_PUSH must be 0 or 1")
+        raise violation(Http2Error.PROTOCOL_ERROR, "ENABLE_PUSH must be 0 or 1")
     if values.get(Setting.INITIAL_WINDOW_SIZE, 0) > WINDOW_MAX:
-        raise Http2Violation(Http2Error.FLOW_CONTROL_ERROR, "the initial window is too large")
+        raise violation(Http2Error.FLOW_CONTROL_ERROR, "the initial window is too large")
     frame_bytes = values.get(Setting.MAX_FRAME_SIZE, FRAME_BYTES_DEFAULT)
     if not FRAME_BYTES_DEFAULT <= frame_bytes <= FRAME_BYTES_LIMIT:
-        raise Http2Violation(
+        raise violation(
             Http2Error.PROTOCOL_ERROR, "MAX_FRAME_SIZE is out of range", value=frame_bytes
         )
     return values
@@ -114,29 +114,27 @@ def read_settings(payload: bytes) -> dict[int, int]:
 def without_padding(payload: bytes) -> bytes:
     """Return the payload of a padded frame without its padding."""
     if not payload:
-        raise Http2Violation(Http2Error.FRAME_SIZE_ERROR, "a padded frame is empty")
+        raise violation(Http2Error.FRAME_SIZE_ERROR, "a padded frame is empty")
     padding = payload[0]
     if padding >= len(payload):
-        raise Http2Violation(Http2Error.PROTOCOL_ERROR, "the padding exceeds its frame")
+        raise violation(Http2Error.PROTOCOL_ERROR, "the padding exceeds its frame")
     return payload[1 : len(payload) - padding]
 
 
 def without_priority(payload: bytes) -> tuple[int, bytes]:
     """Return the stream that a HEADERS frame depends on, and the header block."""
     if len(payload) < _PRIORITY_BYTES:
-        raise Http2Violation(Http2Error.FRAME_SIZE_ERROR, "a priority has 5 bytes")
+        raise violation(Http2Error.FRAME_SIZE_ERROR, "a priority has 5 bytes")
     return dependency(payload), payload[_PRIORITY_BYTES:]
 
 
 def dependency(payload: bytes) -> int:
     """Return the stream at the start of a priority."""
-    return _WORD.unpack_from(payload)[0] & STREAM_ID_MAX
+    return int(_WORD.unpack_from(payload)[0]) & STREAM_ID_MAX
 
 
 def read_word(payload: bytes, what: FrameKind) -> int:
     """Return the payload of a frame that has 4 bytes."""
     if len(payload) != _WORD.size:
-        raise Http2Violation(
-            Http2Error.FRAME_SIZE_ERROR, f"{what.name} has 4 bytes", bytes=len(payload)
-        )
+        raise violation(Http2Error.FRAME_SIZE_ERROR, f"{what.name} has 4 bytes", bytes=len(payload))
     return int(_WORD.unpack(payload)[0])

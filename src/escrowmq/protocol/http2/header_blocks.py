@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from escrowmq.protocol.http2.huffman import decode_huffman
 from escrowmq.protocol.http2.static_table import STATIC_TABLE, HeaderField
-from escrowmq.protocol.http2.violations import Http2Error, Http2Violation
+from escrowmq.protocol.http2.violations import Http2Error, Http2Violation, violation
 
 TABLE_BYTES_DEFAULT = 4_096
 ENTRY_BYTES = 32
@@ -42,7 +42,7 @@ _strings: dict[bytes, bytes] = {}
 
 def malformed(message: str, **fields: object) -> Http2Violation:
     """Return the error for bytes that are no header block."""
-    return Http2Violation(Http2Error.COMPRESSION_ERROR, message, **fields)
+    return violation(Http2Error.COMPRESSION_ERROR, message, **fields)
 
 
 class DecodedField(NamedTuple):
@@ -93,6 +93,10 @@ def end_of_string(block: bytes, at: int) -> int:
         return at + 1 + size
     size, start = read_integer(block, at, _SEVEN_BITS)
     return start + size
+
+
+class HeaderListTooLarge(Http2Violation):
+    """The fields of one block have too many bytes; the next block can be decoded."""
 
 
 class HeaderDecoder:
@@ -147,10 +151,15 @@ class HeaderDecoder:
                     self._keep((name, value))
             left -= len(name) + len(value) + ENTRY_BYTES
             if left < -_OVERFLOW_MAX * self._list_bytes_max:
-                raise Http2Violation(Http2Error.ENHANCE_YOUR_CALM, "a header list does not end")
+                raise violation(Http2Error.ENHANCE_YOUR_CALM, "a header list does not end")
             fields.append(DecodedField(name, value, start, value_start, at))
         if left < 0:
-            raise HeaderListTooLarge(self._list_bytes_max)
+            raise HeaderListTooLarge(
+                "header_list_too_large",
+                "send fewer or smaller header fields",
+                error=Http2Error.ENHANCE_YOUR_CALM,
+                bytes_max=self._list_bytes_max,
+            )
         return fields
 
     def _string(self, block: bytes, at: int) -> tuple[bytes, int]:
@@ -183,15 +192,6 @@ class HeaderDecoder:
         while self._table_bytes > self._table_bytes_max:
             name, value = self._table.pop()
             self._table_bytes -= len(name) + len(value) + ENTRY_BYTES
-
-
-class HeaderListTooLarge(Http2Violation):
-    """The fields of one block have too many bytes; the next block can be decoded."""
-
-    def __init__(self, bytes_max: int) -> None:
-        super().__init__(
-            Http2Error.ENHANCE_YOUR_CALM, "a header list is too large", bytes_max=bytes_max
-        )
 
 
 def _write_integer(value: int, mask: int, flags: int) -> bytes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from escrowmq.protocol.http2.violations import Http2Error, Http2Violation
+from escrowmq.protocol.http2.violations import Http2Error, violation
 
 #: Symbols by the length of their code in bits, without the end-of-string symbol.
 _SYMBOLS_BY_BITS: dict[int, bytes] = {
@@ -73,7 +73,7 @@ def decode_huffman(data: bytes) -> bytes:
         state, piece = step
         pieces.append(piece)
     if state not in _PADDING:
-        raise Http2Violation(Http2Error.COMPRESSION_ERROR, "a Huffman code is incomplete")
+        raise violation(Http2Error.COMPRESSION_ERROR, "a Huffman code is incomplete")
     return b"".join(pieces)
 
 
@@ -85,7 +85,7 @@ def _make_step(state: int, byte: int) -> tuple[int, bytes]:
         partial = partial << 1 | byte >> shift & 1
         symbol = _SYMBOLS.get(partial)
         if symbol == _END_OF_STRING:
-            raise Http2Violation(Http2Error.COMPRESSION_ERROR, "a string contains its end")
+            raise violation(Http2Error.COMPRESSION_ERROR, "a string contains its end")
         if symbol is not None:
             found.append(symbol)
             partial = _START

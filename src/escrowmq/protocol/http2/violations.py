@@ -29,6 +29,13 @@ class Http2Error(IntEnum):
 class Http2Violation(ProtocolViolation):
     """The peer broke a rule of HTTP/2, so the connection cannot go on."""
 
-    def __init__(self, error: Http2Error, message: str, **fields: object) -> None:
-        super().__init__("http2_malformed", message, error=error.name, **fields)
+    def __init__(
+        self, code: str, /, message: str = "", *, error: Http2Error, **fields: object
+    ) -> None:
+        super().__init__(code, message, error=error.name, **fields)
         self.error = error
+
+
+def violation(error: Http2Error, message: str, **fields: object) -> Http2Violation:
+    """Return the error for bytes that HTTP/2 does not allow."""
+    return Http2Violation("http2_malformed", message, error=error, **fields)

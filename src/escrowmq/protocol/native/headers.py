@@ -180,6 +180,9 @@ class StatusAnswer(NativeAnswer, frozen=True, kw_only=True):
     undecided_without_ledger: Int64 = 0
     #: Paused consumer groups.
     groups_paused: Int64 = 0
+    #: Pops that wait for a message, and messages in flight to groups that pop.
+    pops_waiting: Int32 = 0
+    pop_in_flight: Int64 = 0
     #: Whether the broker sends notices of alerts: `on` or `off`; empty from an older broker.
     alerts: str = ""
     #: Comma-separated alerts that are firing and were sent.

@@ -382,8 +382,9 @@ class OffsetRow(NativeRow, frozen=True):
     #: The next queue offset that the group will read, and the queue's end.
     offset: Int64
     end: Int64
-    #: Messages from the group's offset to the end.
+    #: Messages that the group has not acknowledged; of those, in flight to a group that pops.
     lag: Int64
+    in_flight: Int64 = 0
 
 
 class EventRow(NativeRow, frozen=True):
