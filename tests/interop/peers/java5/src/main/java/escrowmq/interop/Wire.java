@@ -7,10 +7,13 @@ import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 import java.util.LinkedHashMap;
 import java.util.Map;
-import org.apache.rocketmq.client.apis.ClientException;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
 
 /** The way out: answers and events, one JSON object per line. */
 final class Wire {
+    private static final Pattern CODE = Pattern.compile("response-code=(\\d+)");
+
     private final Gson gson = new GsonBuilder().serializeNulls().disableHtmlEscaping().create();
     private final PrintStream out;
 
@@ -41,9 +44,9 @@ final class Wire {
     }
 
     private static Integer code(Throwable problem) {
-        return problem instanceof ClientException refused && refused.getResponseCode() > 0
-                ? refused.getResponseCode()
-                : null;
+        // The client tells the code only in its text.
+        Matcher found = CODE.matcher(String.valueOf(problem.getMessage()));
+        return found.find() ? Integer.valueOf(found.group(1)) : null;
     }
 
     private synchronized void write(Map<String, ?> line) {
