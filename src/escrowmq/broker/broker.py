@@ -49,7 +49,7 @@ from escrowmq.broker.rocketmq.routes import Routes
 from escrowmq.broker.rocketmq.sending import Sending
 from escrowmq.broker.state.capacity import Capacities
 from escrowmq.broker.state.cataloging import Cataloging
-from escrowmq.broker.state.client_links import ClientLink, Dialect
+from escrowmq.broker.state.client_links import ClientDialect, ClientLink
 from escrowmq.broker.state.clients import Clients
 from escrowmq.broker.state.counting import BrokerCounts
 from escrowmq.broker.state.expiring import Expiring, Uses
@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from escrowmq.broker.config import Identity
     from escrowmq.broker.grpc.place import GrpcPlace
     from escrowmq.broker.grpc.pulling import GrpcPulling
-    from escrowmq.broker.grpc.telemetry import Telemetry
+    from escrowmq.broker.grpc.telemetry import GrpcTelemetry
     from escrowmq.broker.net.connection import ClientConnection
     from escrowmq.broker.net.grpc_call import GrpcMethods
     from escrowmq.broker.state.groups import Groups
@@ -151,7 +151,7 @@ class Broker:
         calls = CallHandling(store, writer, clock, self.answering)
         #: Exist once the broker serves gRPC clients.
         self.grpc_pulling: GrpcPulling | None = None
-        self.telemetry: Telemetry | None = None
+        self.telemetry: GrpcTelemetry | None = None
         self._handlers: dict[int, Handler] = {}
         for part in (*self._parts_of_clients(), *self._parts_of_tools()):
             self._handlers.update(handlers_of(part))
@@ -287,16 +287,16 @@ class Broker:
         from escrowmq.broker.grpc.routing import GrpcRouting
         from escrowmq.broker.grpc.sending import GrpcSending
         from escrowmq.broker.grpc.service import grpc_methods
-        from escrowmq.broker.grpc.telemetry import Telemetry
+        from escrowmq.broker.grpc.telemetry import GrpcTelemetry
         from escrowmq.broker.grpc.transaction_ids import TransactionIds
 
         answering, store, clock = self.answering, self.store, self.clock
         topics, groups = self.topics, self.groups
         ids = TransactionIds(key)
-        self.checking.encoders[Dialect.GRPC] = OrphanCommands(store, ids).encode
+        self.checking.encoders[ClientDialect.GRPC] = OrphanCommands(store, ids).encode
         renewals = Renewals(self.popping, clock)
         told = self.heartbeats.tell_changed
-        telemetry = Telemetry(answering, self.clients, clock, groups, topics, told, renewals)
+        telemetry = GrpcTelemetry(answering, self.clients, clock, groups, topics, told, renewals)
         self.telemetry = telemetry
         self.grpc_pulling = GrpcPulling(
             groups, topics, self.queues, self.offsets, self.uses, telemetry, self.counts

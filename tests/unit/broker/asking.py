@@ -44,7 +44,9 @@ async def producer(
 
 def connection_of(server: Server, client_id: str) -> ClientConnection:
     members = server.broker.clients.producers("pay")
-    return next(one.connection for one in members if one.client_id == client_id)
+    found = next(one.connection for one in members if one.client_id == client_id)
+    assert isinstance(found, ClientConnection)
+    return found
 
 
 def verdict(kind: VerdictKind, half_offset: int = 0, **fields: Any) -> Verdict:  # noqa: ANN401

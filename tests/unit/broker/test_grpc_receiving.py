@@ -9,12 +9,24 @@ from typing import Any
 import pytest
 
 from escrowmq.broker.grpc.names import duration
-from escrowmq.broker.grpc.renewing import HELD_MS_MAX, INVISIBLE_MS
-from escrowmq.broker.server import Server
 from escrowmq.model.catalog import Group
 from escrowmq.protocol.grpc import messages as grpc
 from escrowmq.testing.calls import accepted
-from tests.unit.broker.grpc_peer import FIFO, GrpcPeer, HeldCall, message, subscribing
+from tests.unit.broker.grpc_consuming import (
+    INVISIBLE,
+    OK,
+    ORDERS,
+    READERS,
+    STALE,
+    ack,
+    change,
+    pass_time,
+    receipt,
+    receive,
+    receiving,
+    sent,
+)
+from tests.unit.broker.grpc_peer import FIFO, GrpcPeer, message
 from tests.unit.broker.wire import (
     DEADLINE_S,
     clock_of,
@@ -23,72 +35,6 @@ from tests.unit.broker.wire import (
     serving,
     visible,
 )
-
-OK, NOT_FOUND, STALE = 20_000, 40_401, 40_013
-READERS = grpc.Resource(name="readers")
-ORDERS = grpc.Resource(name="orders")
-INVISIBLE = 30_000
-
-
-def receiving(wait_ms: int = 0, **fields: Any) -> grpc.ReceiveMessageRequest:  # noqa: ANN401
-    queue_id = fields.pop("queue_id", -1)
-    tags = fields.pop("tags", "*")
-    values: dict[str, Any] = {
-        "batch_size": 32,
-        "invisible_duration": duration(INVISIBLE),
-        **fields,
-    }
-    return grpc.ReceiveMessageRequest(
-        group=READERS,
-        message_queue=grpc.MessageQueue(topic=ORDERS, id=queue_id),
-        filter_expression=grpc.FilterExpression(type=1, expression=tags),
-        long_polling_timeout=duration(wait_ms),
-        **values,
-    )
-
-
-async def receive(peer: GrpcPeer, wait_ms: int = 0, **fields: Any) -> list[grpc.Message]:  # noqa: ANN401
-    """Return the received messages."""
-    parts = await peer.all("ReceiveMessage", receiving(wait_ms, **fields))
-    assert parts[0].status.code == (OK if len(parts) > 2 else NOT_FOUND)
-    assert parts[-1].WhichOneof("content") == "delivery_timestamp"
-    return [part.message for part in parts[1:-1]]
-
-
-def receipt(told: grpc.Message) -> str:
-    return told.system_properties.receipt_handle
-
-
-async def ack(peer: GrpcPeer, *receipts: str, group: str = "readers") -> grpc.AckMessageResponse:
-    entries = [
-        grpc.AckMessageEntry(message_id=f"m{at}", receipt_handle=handle)
-        for at, handle in enumerate(receipts)
-    ]
-    request = grpc.AckMessageRequest(group=grpc.Resource(name=group), topic=ORDERS, entries=entries)
-    answer = await peer.ask("AckMessage", request)
-    assert isinstance(answer, grpc.AckMessageResponse)
-    return answer
-
-
-async def change(peer: GrpcPeer, handle: str, ms: int) -> grpc.ChangeInvisibleDurationResponse:
-    request = grpc.ChangeInvisibleDurationRequest(
-        group=READERS, topic=ORDERS, receipt_handle=handle, invisible_duration=duration(ms)
-    )
-    answer = await peer.ask("ChangeInvisibleDuration", request)
-    assert isinstance(answer, grpc.ChangeInvisibleDurationResponse)
-    return answer
-
-
-def pass_time(server: Server, ms: int) -> None:
-    """Let time pass, and the broker look at it."""
-    clock_of(server).advance(ms=ms)
-    server.broker.popping.tick()
-
-
-async def sent(server: Server, count: int = 1, **fields: Any) -> GrpcPeer:  # noqa: ANN401
-    peer = GrpcPeer.of(server)
-    await peer.send(*[message(f"m{at}", b"%d" % at, **fields) for at in range(count)])
-    return peer
 
 
 async def test_a_message_is_received_and_acknowledged(tmp_path: Path) -> None:
@@ -298,110 +244,3 @@ async def test_an_ordered_group_waits_for_a_failing_message(tmp_path: Path) -> N
             "QueryAssignment", grpc.QueryAssignmentRequest(topic=ORDERS, group=READERS)
         )
         assert [one.message_queue.id for one in assigned.assignments] == [0]
-
-
-# Consumers that leave the invisible time to the broker.
-
-
-async def pushed(server: Server) -> tuple[GrpcPeer, HeldCall, grpc.Message]:
-    peer = await sent(server)
-    stream = await peer.tell(subscribing("readers", "orders"))
-    (told,) = await receive(peer, auto_renew=True)
-    assert told.system_properties.invisible_duration.seconds == INVISIBLE_MS // 1_000
-    return peer, stream, told
-
-
-async def test_a_message_stays_invisible_while_its_client_is_online(tmp_path: Path) -> None:
-    async with serving(tmp_path) as server:
-        peer, _, told = await pushed(server)
-        pass_time(server, 30 * INVISIBLE_MS)
-        assert await receive(peer) == []
-        assert (await ack(peer, receipt(told))).status.code == OK
-
-
-async def test_a_message_comes_again_after_three_hours_at_the_latest(tmp_path: Path) -> None:
-    async with serving(tmp_path) as server:
-        peer, _, _ = await pushed(server)
-        pass_time(server, HELD_MS_MAX + 1)
-        assert len(await receive(peer)) == 1
-
-
-async def test_the_messages_of_a_client_that_goes_come_again(tmp_path: Path) -> None:
-    async with serving(tmp_path) as server:
-        peer, stream, _ = await pushed(server)
-        stream.cancel()
-        pass_time(server, INVISIBLE_MS - 1)
-        assert await receive(peer) == []
-        pass_time(server, 2)
-        assert len(await receive(peer)) == 1
-        assert server.broker.telemetry is not None
-        server.broker.telemetry.sweep()
-        assert server.broker.telemetry.renewals.count("client-1") == 0
-
-
-async def test_a_client_that_comes_back_keeps_its_messages(tmp_path: Path) -> None:
-    async with serving(tmp_path) as server:
-        peer, stream, told = await pushed(server)
-        stream.cancel()
-        pass_time(server, INVISIBLE_MS // 2)
-        await peer.tell(subscribing("readers", "orders"))
-        pass_time(server, 10 * INVISIBLE_MS)
-        assert await receive(peer) == []
-        assert (await ack(peer, receipt(told))).status.code == OK
-
-
-async def test_the_messages_of_a_client_that_says_goodbye_come_again_at_once(
-    tmp_path: Path,
-) -> None:
-    async with serving(tmp_path) as server:
-        peer, _, _ = await pushed(server)
-        await peer.ask("NotifyClientTermination", grpc.NotifyClientTerminationRequest())
-        pass_time(server, 1_001)
-        assert len(await receive(peer)) == 1
-
-
-async def test_the_messages_of_a_silent_client_come_again(tmp_path: Path) -> None:
-    async with serving(tmp_path) as server:
-        peer, _, _ = await pushed(server)
-        assert server.broker.telemetry is not None
-        clock_of(server).advance(ms=121_000)
-        server.broker.telemetry.sweep()
-        pass_time(server, 1_001)
-        assert len(await receive(peer)) == 1
-
-
-async def test_a_client_that_sets_the_time_itself_is_obeyed(tmp_path: Path) -> None:
-    """A push consumer whose handler failed asks for the message again."""
-    async with serving(tmp_path) as server:
-        peer, stream, told = await pushed(server)
-        await change(peer, receipt(told), 10_000)
-        stream.cancel()
-        pass_time(server, 10_001)
-        (again,) = await receive(peer)
-        assert again.system_properties.delivery_attempt == 2
-
-
-async def test_many_messages_of_a_client_are_let_go_in_slices(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("escrowmq.broker.grpc.renewing.SLICE_MAX", 3)
-    async with serving(tmp_path) as server:
-        peer = await sent(server, 10)
-        await peer.tell(subscribing("readers", "orders"))
-        held = await receive(peer, auto_renew=True)
-        assert len(held) == 10
-        # One was acknowledged by another client meanwhile.
-        await ack(peer.again("other"), receipt(held[4]))
-        await peer.ask("NotifyClientTermination", grpc.NotifyClientTerminationRequest())
-        for _ in range(10):
-            await asyncio.sleep(0)
-        pass_time(server, 1_001)
-        assert len(await receive(peer)) == 9
-
-
-async def test_without_settings_a_message_is_invisible_for_a_minute(tmp_path: Path) -> None:
-    async with serving(tmp_path) as server:
-        peer = await sent(server)
-        await receive(peer, auto_renew=True)
-        pass_time(server, INVISIBLE_MS + 1)
-        assert len(await receive(peer)) == 1

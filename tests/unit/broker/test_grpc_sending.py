@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 from pathlib import Path
+from typing import Any
 from zlib import crc32
 
 import pytest
@@ -134,7 +135,7 @@ async def test_a_right_checksum_is_accepted(tmp_path: Path, kind: int, checksum:
 async def test_the_first_message_gives_a_new_topic_its_type(
     tmp_path: Path, kind: MessageType
 ) -> None:
-    fields = {
+    fields: dict[MessageType, dict[str, Any]] = {
         MessageType.NORMAL: {},
         MessageType.FIFO: {"message_group": "g"},
         MessageType.DELAY: {"delivery_timestamp": timestamp(T0 + 1_000)},

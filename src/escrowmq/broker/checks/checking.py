@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from escrowmq.broker.checks.budget import CheckBudget
 from escrowmq.broker.net.requests import Request, handles
-from escrowmq.broker.state.client_links import Dialect
+from escrowmq.broker.state.client_links import ClientDialect
 from escrowmq.broker.write.bulk import Bulk, Ends
 from escrowmq.broker.write.guard import guarded
 from escrowmq.model.errors import RequestRefused, Unavailable
@@ -155,7 +155,7 @@ class Checking:
     frames: CheckFrames
     budget: CheckBudget
     #: Encodes the back-check of a half message, from its record and its group.
-    encoders: dict[Dialect, Callable[[Half, bytes, str], bytes]] = field(init=False)
+    encoders: dict[ClientDialect, Callable[[Half, bytes, str], bytes]] = field(init=False)
     #: Back-checks sent since the broker started.
     asked_count: int = field(default=0, init=False)
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop, init=False)
@@ -168,8 +168,8 @@ class Checking:
     def __post_init__(self) -> None:
         encode = self.frames.encode
         self.encoders = {
-            Dialect.JSON: partial(encode, is_binary=False),
-            Dialect.BINARY: partial(encode, is_binary=True),
+            ClientDialect.JSON: partial(encode, is_binary=False),
+            ClientDialect.BINARY: partial(encode, is_binary=True),
         }
 
     # Queries.

@@ -23,7 +23,7 @@ from escrowmq.store.reading.reader import Pulled, ReadStatus
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from escrowmq.broker.grpc.telemetry import Telemetry
+    from escrowmq.broker.grpc.telemetry import GrpcTelemetry
     from escrowmq.broker.state.counting import BrokerCounts
     from escrowmq.broker.state.expiring import Uses
     from escrowmq.broker.state.group_offsets import GroupOffsets
@@ -76,7 +76,7 @@ class GrpcPulling:
     queues: Queues
     offsets: GroupOffsets
     uses: Uses
-    telemetry: Telemetry
+    telemetry: GrpcTelemetry
     counts: BrokerCounts
     polls: LongPolls[WaitingGrpcPull] = field(init=False)
 

@@ -37,7 +37,7 @@ from escrowmq.protocol.message.limits import NAME_CHARS_MAX, validate_topic
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from escrowmq.broker.grpc.telemetry import Telemetry
+    from escrowmq.broker.grpc.telemetry import GrpcTelemetry
     from escrowmq.broker.pop.service import PopService
 
 INVISIBLE_MS_MIN = 10_000
@@ -60,7 +60,7 @@ class GrpcReceiving:
     """Handles the requests of consumers whose messages the broker keeps in flight."""
 
     popping: PopService
-    telemetry: Telemetry
+    telemetry: GrpcTelemetry
     renewals: Renewals
 
     @serves("ReceiveMessage")

@@ -41,7 +41,7 @@ class Renewals:
 
     def __init__(self, popping: PopService, clock: BrokerClock) -> None:
         self._popping = popping
-        self._clock = clock
+        self._store_clock = clock
         #: By client id.
         self._held: dict[str, Held] = {}
         #: By client id: when the messages of a client that lost its connection are visible.
@@ -72,7 +72,7 @@ class Renewals:
     def leave(self, client_id: str) -> None:
         """Let the messages of a client be visible again soon, unless the client comes back."""
         if client_id in self._held:
-            until_ms = self._clock.now_ms() + INVISIBLE_MS
+            until_ms = self._store_clock.now_ms() + INVISIBLE_MS
             self._left[client_id] = until_ms
             self._set_times(self._receipts(self._held[client_id]), until_ms)
 
@@ -81,17 +81,17 @@ class Renewals:
         self._left.pop(client_id, None)
         held = self._held.pop(client_id, None)
         if held is not None:
-            self._set_times(self._receipts(held), self._clock.now_ms() + RELEASED_MS)
+            self._set_times(self._receipts(held), self._store_clock.now_ms() + RELEASED_MS)
 
     def come_back(self, client_id: str) -> None:
         """Keep the messages of a client that has its connection again."""
         if self._left.pop(client_id, None) is not None:
-            until_ms = self._clock.now_ms() + HELD_MS_MAX
+            until_ms = self._store_clock.now_ms() + HELD_MS_MAX
             self._set_times(self._receipts(self._held[client_id]), until_ms)
 
     def sweep(self) -> None:
         """Forget clients that did not come back."""
-        now_ms = self._clock.now_ms()
+        now_ms = self._store_clock.now_ms()
         for client_id in [one for one, until_ms in self._left.items() if until_ms <= now_ms]:
             del self._left[client_id]
             self._held.pop(client_id, None)

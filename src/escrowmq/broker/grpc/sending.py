@@ -31,7 +31,7 @@ from escrowmq.transaction.commands import Append, Appended, Decision, HoldReply,
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from escrowmq.broker.grpc.telemetry import Telemetry
+    from escrowmq.broker.grpc.telemetry import GrpcTelemetry
     from escrowmq.broker.grpc.transaction_ids import TransactionIds
     from escrowmq.broker.net.answering import Answering
     from escrowmq.broker.write.broker_clock import BrokerClock
@@ -55,7 +55,7 @@ class GrpcSending:
     store: Store
     clock: BrokerClock
     messages: Messages
-    telemetry: Telemetry
+    telemetry: GrpcTelemetry
     ids: TransactionIds
 
     @serves("SendMessage")

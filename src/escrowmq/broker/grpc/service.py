@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from escrowmq.broker.grpc.requests import Handler
-    from escrowmq.broker.grpc.telemetry import Telemetry
+    from escrowmq.broker.grpc.telemetry import GrpcTelemetry
     from escrowmq.broker.net.answering import Answering
     from escrowmq.broker.state.counting import Rpcs
 
@@ -41,7 +41,7 @@ STREAMED = ("ReceiveMessage", "PullMessage")
 
 
 def grpc_methods(
-    answering: Answering, rpcs: Rpcs, telemetry: Telemetry, parts: Iterable[object]
+    answering: Answering, rpcs: Rpcs, telemetry: GrpcTelemetry, parts: Iterable[object]
 ) -> GrpcMethods:
     """Return the methods that a door serves, by path."""
     handlers: dict[str, Handler] = {}

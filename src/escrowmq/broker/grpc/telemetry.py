@@ -15,7 +15,7 @@ from escrowmq.broker.grpc.codes import ok
 from escrowmq.broker.grpc.requests import LANGUAGE, GrpcRequest, serves
 from escrowmq.broker.grpc.settings import ClientFacts, answer_of, read_settings
 from escrowmq.broker.grpc.telemetry_stream import TelemetryStream
-from escrowmq.broker.state.client_links import ClientLink, Dialect
+from escrowmq.broker.state.client_links import ClientDialect, ClientLink
 from escrowmq.broker.state.clients import SILENT_MS_MAX, Client
 from escrowmq.model.errors import RequestRefused
 from escrowmq.protocol.grpc.messages import (
@@ -64,7 +64,7 @@ class _Stranger:
 
 
 @dataclass(frozen=True, slots=True)
-class Telemetry:
+class GrpcTelemetry:
     """Handles what gRPC clients say about themselves."""
 
     answering: Answering
@@ -85,9 +85,9 @@ class Telemetry:
 
     def _on_settings(self, stream: TelemetryStream, settings: Settings) -> None:
         # The handler may run twice: the first member of a group may have to create it.
-        self.answering.attempt(stream, partial(self._settle_client, stream, settings))
+        self.answering.attempt(stream, partial(self._take_settings, stream, settings))
 
-    def _settle_client(self, stream: TelemetryStream, settings: Settings) -> None:
+    def _take_settings(self, stream: TelemetryStream, settings: Settings) -> None:
         facts = read_settings(settings)
         group = self._group_of(facts)
         if not stream.is_open:
@@ -121,7 +121,7 @@ class Telemetry:
             language=session.language,
             heard_at_ms=session.heard_at_ms,
             host=stream.host,
-            dialect=Dialect.GRPC,
+            dialect=ClientDialect.GRPC,
         )
         consuming = (
             [] if facts.consuming is None or self._group_of(facts) is None else [facts.consuming]

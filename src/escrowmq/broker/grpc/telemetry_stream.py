@@ -30,20 +30,20 @@ INVALID_ARGUMENT = 3
 RESOURCE_EXHAUSTED = 8
 INTERNAL = 13
 
-Settled = Callable[["TelemetryStream", Settings], None]
+OnSettings = Callable[["TelemetryStream", Settings], None]
 Gone = Callable[["TelemetryStream"], None]
 
 
 class TelemetryStream:
     """One stream: the link to a client, and its request while settings are handled."""
 
-    def __init__(self, call: GrpcCall, settled: Settled, gone: Gone) -> None:
+    def __init__(self, call: GrpcCall, on_settings: OnSettings, gone: Gone) -> None:
         self.call = call
         self.client_id = client_id_of(call)
         self.host = packed_peer(call.peer_host, call.peer_port)
         #: Offsets that the broker told this client, by topic, queue and incarnation of the topic.
         self.told: dict[tuple[str, int, int], int] = {}
-        self._settled = settled
+        self._on_settings = on_settings
         self._gone = gone
         self._taking = Taking()
         self._sent_bytes = 0
@@ -61,7 +61,7 @@ class TelemetryStream:
             self.decline(ProtocolViolation("request_malformed", "not a telemetry command"))
         else:
             if command.WhichOneof("command") == "settings":
-                self._settled(self, command.settings)
+                self._on_settings(self, command.settings)
 
     def on_half_close(self) -> None:
         """End the stream: a client that says no more cannot answer."""

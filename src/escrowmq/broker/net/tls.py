@@ -28,7 +28,7 @@ def tls_context(config: TlsConfig, data: Path, host: str, now_ms: int) -> ssl.SS
         return None
     cert, key = Path(config.cert_file), Path(config.key_file)
     if not config.cert_file:
-        cert, key = own_certificate(data / FOLDER, host, now_ms)
+        cert, key = self_signed(data / FOLDER, host, now_ms)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
@@ -48,7 +48,7 @@ def tls_context(config: TlsConfig, data: Path, host: str, now_ms: int) -> ssl.SS
     return context
 
 
-def own_certificate(folder: Path, host: str, now_ms: int) -> tuple[Path, Path]:
+def self_signed(folder: Path, host: str, now_ms: int) -> tuple[Path, Path]:
     """Return the files of a self-signed certificate and its key; make them if there are none."""
     cert, key = folder / CERT, folder / KEY
     if not (cert.exists() and key.exists()):

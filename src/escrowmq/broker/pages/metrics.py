@@ -17,7 +17,7 @@ from escrowmq.broker.net.http import PageContent
 from escrowmq.broker.pages import metric_table as table
 from escrowmq.broker.pages.exposition import CONTENT_TYPE, Exposition, Metric, Sample
 from escrowmq.broker.pages.process_facts import process_facts
-from escrowmq.broker.state.client_links import Dialect
+from escrowmq.broker.state.client_links import ClientDialect
 from escrowmq.broker.state.consumer_lag import Readers, is_system, lags
 from escrowmq.broker.state.counting import LONG_POLL, ONE_WAY, parts_of
 from escrowmq.model.catalog import READ, READ_WRITE
@@ -346,7 +346,7 @@ def _of_clients(broker: Measured) -> Iterator[Family]:
 
 
 def _protocol(client: Client[ClientLink]) -> str:
-    return _GRPC if client.dialect is Dialect.GRPC else _REMOTING
+    return _GRPC if client.dialect is ClientDialect.GRPC else _REMOTING
 
 
 def _program(client: Client[ClientLink]) -> tuple[str, str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from escrowmq.broker.net.requests import Request, handles
 from escrowmq.broker.rocketmq.pulling import check_expression_type
-from escrowmq.broker.state.client_links import ClientLink, Dialect
+from escrowmq.broker.state.client_links import ClientDialect, ClientLink
 from escrowmq.broker.state.clients import Client, Clients, ConsumerStatement, Subscription
 from escrowmq.broker.state.topics import Topics, retry_topic
 from escrowmq.protocol.message.filter import parse_filter
@@ -50,7 +50,7 @@ class Heartbeats:
             version=request.frame.version,
             heard_at_ms=self.clock.monotonic_ms(),
             host=connection.born_host,
-            dialect=Dialect.BINARY if request.frame.is_binary else Dialect.JSON,
+            dialect=ClientDialect.BINARY if request.frame.is_binary else ClientDialect.JSON,
         )
         consumers = [one for one in said.consumers if self._is_welcome(one, now_ms)]
         # A client that omits its subscriptions must send them if the broker does not know them.
@@ -104,7 +104,9 @@ class Heartbeats:
             request.answer(ResponseCode.SYSTEM_ERROR, remark="no consumer of the group is online")
             return
         # Members share the queues by this list; gRPC clients take messages from any queue.
-        ids = (one.client_id for one in group.members.values() if one.dialect is not Dialect.GRPC)
+        ids = (
+            one.client_id for one in group.members.values() if one.dialect is not ClientDialect.GRPC
+        )
         body = bodies.encode_body(bodies.ConsumerListResponse(client_ids=tuple(ids)))
         request.answer(ResponseCode.SUCCESS, body=body)
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from escrowmq.broker.net.connection import ClientConnection
 from escrowmq.broker.net.requests import Request, handles
-from escrowmq.broker.state.client_links import ClientLink, Dialect
+from escrowmq.broker.state.client_links import ClientDialect, ClientLink
 from escrowmq.broker.state.clients import Clients
 from escrowmq.model.errors import RequestRefused, Unavailable
 from escrowmq.protocol.message.ids import parse_offset_message_id
@@ -70,7 +70,7 @@ class Relaying:
     ) -> None:
         group = self._clients.consumers(group_name)
         member = group.members.get(client_id) if group is not None else None
-        if member is None or member.dialect is Dialect.GRPC:
+        if member is None or member.dialect is ClientDialect.GRPC:
             # A gRPC client does not take these questions.
             raise RequestRefused(
                 "consumer_offline",
@@ -118,7 +118,7 @@ class GroupNotices:
         """Send a one-way request to each member of a group that is online with remoting."""
         online = self._clients.consumers(group)
         for member in online.members.values() if online is not None else ():
-            if member.dialect is not Dialect.GRPC:
+            if member.dialect is not ClientDialect.GRPC:
                 opaque = self.next_opaque()
                 member.connection.send(
                     encode_request(code, opaque, header=header, body=body, is_one_way=True)

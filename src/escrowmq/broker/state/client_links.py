@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Protocol
 
 
-class Dialect(StrEnum):
+class ClientDialect(StrEnum):
     """The form in which a client takes what the broker sends by itself, such as a back-check."""
 
     #: Frames of remoting, with headers in JSON or in binary form.

@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
-from escrowmq.broker.state.client_links import Dialect
+from escrowmq.broker.state.client_links import ClientDialect
 from escrowmq.model.errors import RequestRefused
 from escrowmq.protocol.remoting.client_bodies import CONSUME_FROM_LAST, CONSUME_PASSIVELY
 from escrowmq.protocol.remoting.codes import UNKNOWN_LANGUAGE
@@ -77,7 +77,7 @@ class Client(Generic[Connection]):
     heard_at_ms: int = 0
     #: The client's address, in the form that stored messages use.
     host: bytes = b""
-    dialect: Dialect = Dialect.JSON
+    dialect: ClientDialect = ClientDialect.JSON
 
 
 @dataclass(slots=True)
