@@ -119,7 +119,12 @@ class SimpleConsumer(Client):
         return msgspec.convert(told["messages"], list[Taken])
 
     def receive_some(
-        self, count: int = 1, *, invisible_ms: int = INVISIBLE_MS, timeout_s: float = WAIT_TIMEOUT_S
+        self,
+        count: int = 1,
+        *,
+        max_count: int = BATCH_MAX,
+        invisible_ms: int = INVISIBLE_MS,
+        timeout_s: float = WAIT_TIMEOUT_S,
     ) -> list[Taken]:
         """Receive until there are this many messages; the clients ask the queues one by one."""
         deadline = time.monotonic() + timeout_s
@@ -127,7 +132,7 @@ class SimpleConsumer(Client):
         while len(found) < count:
             if time.monotonic() > deadline:
                 raise WaitedInVain(f"{count} messages", timeout_s, [one.view for one in found])
-            found += self.receive(invisible_ms=invisible_ms)
+            found += self.receive(max_count, invisible_ms=invisible_ms)
         return found
 
     def take(self, count: int = 1) -> list[View]:
