@@ -143,9 +143,7 @@ def create_topic(name_server: str, topic: str, queues: int, kind: str = "NORMAL"
     )
 
 
-def create_group(
-    address: str, group: str, *, retries_max: int, is_orderly: bool = False
-) -> None:
+def create_group(address: str, group: str, *, retries_max: int, is_orderly: bool = False) -> None:
     """Create a consumer group with this limit of retries; an orderly one pops in order."""
     fields = {
         "groupName": group,

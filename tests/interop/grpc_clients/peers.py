@@ -6,7 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tests.interop import building
-from tests.interop.grpc_clients.clients import WAIT_MS, GrpcProducer, GrpcPushConsumer, SimpleConsumer
+from tests.interop.grpc_clients.clients import (
+    WAIT_MS,
+    GrpcProducer,
+    GrpcPushConsumer,
+    SimpleConsumer,
+)
 from tests.interop.lines import LineProcess
 from tests.interop.peer import Peer
 from tests.interop.stock import CLIENT_HOME, SMALL
@@ -22,6 +27,8 @@ class GrpcPeer(Peer):
     #: client goes on; the Node.js client, which does not know the broker's waits between attempts,
     #: makes the message a dead letter.
     repeats_in_order = True
+    #: Whether the client tells that the broker refused an acknowledgement.
+    tells_refused_ack = True
 
     def start_grpc_producer(self, endpoints: str, *topics: str) -> GrpcProducer:
         return GrpcProducer(*self._start_at("start_producer", endpoints, topics=topics))
@@ -122,6 +129,7 @@ class Go5Peer(GrpcPeer):
     name = "go5"
     has_tls = True
     repeats_in_order = False
+    tells_refused_ack = False
 
     def command(self) -> tuple[list[str], Mapping[str, str]]:
         return [str(building.go5_peer() / "driver")], {"HOME": str(CLIENT_HOME)}

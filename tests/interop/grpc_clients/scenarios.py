@@ -86,9 +86,7 @@ def a_commit_shows_a_message_and_a_rollback_does_not(broker: Escrow, peer: GrpcP
 
 
 @grpc_scenario
-def an_undecided_message_is_asked_about_until_it_is_decided(
-    broker: Escrow, peer: GrpcPeer
-) -> None:
+def an_undecided_message_is_asked_about_until_it_is_decided(broker: Escrow, peer: GrpcPeer) -> None:
     topic = topic_of(broker, "TRANSACTION", queues=1)
     producer = peer.start_grpc_producer(broker.grpc_address, topic)
     consumer = peer.start_simple_consumer(broker.grpc_address, fresh("group"), topic)
@@ -159,8 +157,9 @@ def an_invisible_time_can_be_renewed_and_expires(broker: Escrow, peer: GrpcPeer)
     assert time.monotonic() - started >= INVISIBLE_MS / 1000 - 1
     # The renewed receipt is good, and the old one of the other message is not.
     consumer.ack(taken["renewed"])
-    with pytest.raises(PeerRefused):
-        consumer.ack(taken["expired"])
+    if peer.tells_refused_ack:
+        with pytest.raises(PeerRefused):
+            consumer.ack(taken["expired"])
     consumer.ack(again)
 
 
