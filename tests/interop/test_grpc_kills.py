@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from itertools import count
 
 import pytest
 
@@ -14,7 +15,8 @@ from tests.interop.grpc_clients.clients import Draft, GrpcProducer, SimpleConsum
 from tests.interop.grpc_clients.peers import GrpcPeer, Python5Peer, every_grpc_peer
 from tests.interop.harness import JAVA_4, JavaPeer
 from tests.interop.remoting import create_topic
-from tests.interop.scenario import fresh, same
+from tests.interop.scenario import CHECKS_MAX, eventually, fresh, same
+from tests.interop.test_kills import status
 from tests.interop.values import Answer, Message, View
 
 pytestmark = pytest.mark.xdist_group("grpc-kills")
@@ -48,6 +50,7 @@ def test_no_message_is_lost_or_shown_unasked_when_the_broker_is_stopped_and_kill
     producers = [peer.start_grpc_producer(own_broker.grpc_address, topic) for peer in peers]
     required: set[str] = set()
     forbidden: set[str] = set()
+    repeated: set[str] = set()
     for number, blow in enumerate((*BLOWS, None)):
         for peer, producer in zip(peers, producers, strict=True):
             for turn in range(ROUND):
@@ -56,7 +59,8 @@ def test_no_message_is_lost_or_shown_unasked_when_the_broker_is_stopped_and_kill
                 for other in producers:
                     # All producers of a topic are one group: the broker may ask any of them.
                     other.script(key, checks_after(end))
-                send_until_taken(producer, Draft(topic=topic, key=key), end)
+                if send_until_taken(producer, Draft(topic=topic, key=key), end) > 1:
+                    repeated.add(key)
                 (forbidden if end == "rollback" else required).add(key)
         if blow is not None:
             blow(own_broker)
@@ -65,6 +69,8 @@ def test_no_message_is_lost_or_shown_unasked_when_the_broker_is_stopped_and_kill
     found = [view.key for view in drained(consumer, required)]
     assert required <= set(found)
     assert not forbidden & set(found)
+    doubled = {key for key in found if found.count(key) > 1}
+    assert doubled <= repeated, "a message came twice, and nobody sent it twice"
 
 
 def test_an_acknowledged_message_does_not_come_again_after_a_kill(
@@ -83,6 +89,19 @@ def test_an_acknowledged_message_does_not_come_again_after_a_kill(
     own_broker.start_again()
     another = peers[1].start_simple_consumer(own_broker.grpc_address, group, topic)
     same([view.key for view in another.take(5)], ["1", "2", "4", "5", "7"])
+
+
+def test_a_transaction_that_stays_unknown_is_parked(
+    own_broker: Escrow, peers: list[GrpcPeer]
+) -> None:
+    topic = fresh("unknown")
+    own_broker.create_topic(topic, QUEUES, "TRANSACTION")
+    producers = [peer.start_grpc_producer(own_broker.grpc_address, topic) for peer in peers]
+    for peer, producer in zip(peers, producers, strict=True):
+        producer.send_in_transaction(Draft(topic=topic, key=peer.name), "leave")
+    eventually(lambda: status(own_broker).parked == len(peers), "parked transactions")
+    for peer, producer in zip(peers, producers, strict=True):
+        assert producer.checks(peer.name) == CHECKS_MAX
 
 
 def test_a_4x_producer_reaches_a_5x_consumer_and_the_reverse(broker: Escrow) -> None:
@@ -112,17 +131,18 @@ def checks_after(end: str) -> list[Answer]:
     return [Answer.ROLLBACK if end == "rollback" else Answer.COMMIT]
 
 
-def send_until_taken(producer: GrpcProducer, draft: Draft, end: str) -> None:
-    """Send, and repeat until the client says that it worked."""
+def send_until_taken(producer: GrpcProducer, draft: Draft, end: str) -> int:
+    """Send, and repeat until the client says that it worked; return the number of attempts."""
     deadline = time.monotonic() + SETTLE_TIMEOUT_S
-    while True:
+    for attempt in count(1):
         try:
             producer.send_in_transaction(draft, end, checks=checks_after(end))
         except PeerRefused:
             if time.monotonic() > deadline:
                 raise
         else:
-            return
+            return attempt
+    raise AssertionError("a count does not end")
 
 
 def drained(consumer: SimpleConsumer, keys: set[str]) -> list[View]:
