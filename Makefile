@@ -1,5 +1,5 @@
 # Every target sets up what it needs the first time, from the locked and hashed requirements.
-# Needs Python 3.11 to 3.13, make and a package index; interop needs a JDK 17, Maven and Go as well.
+# Needs Python 3.11 to 3.13, make and a package index; interop needs a JDK 17, Maven, Go and npm as well.
 
 PYTHON ?= python3
 VENV := .venv
@@ -36,7 +36,7 @@ test: check ## Everything a change must pass: check, all tests, the coverage gat
 	$(BIN)/coverage report --fail-under=100
 	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadgroup $(COVERED:%=--ignore=%) $(ARGS)
 
-interop: $(VENV)/dev.stamp ## Stock RocketMQ clients against our broker; needs a JDK 17, Maven and Go
+interop: $(VENV)/dev.stamp ## Stock RocketMQ clients against our broker; needs a JDK 17, Maven, Go and npm
 	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadgroup tests/interop $(ARGS)
 
 cluster: $(VENV)/spark.stamp ## A real Spark cluster of processes: the pipeline on two hosts, one of which dies

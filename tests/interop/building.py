@@ -28,6 +28,7 @@ JAVA_4 = "4.9.8"
 JAVA_5 = "5.3.3"
 WHEEL = "rocketmq==0.4.4"
 PYTHON5 = "rocketmq-python-client==5.1.2"
+JAVA_GRPC = "5.2.0"
 
 
 def java_peer(version: str) -> Path:
@@ -105,6 +106,30 @@ def python5_peer() -> Path:
     )
 
 
+def java5_peer() -> Path:
+    """Return a directory with ``classes`` and ``lib`` of RocketMQ's own 5.x Java client."""
+    source = PEERS / "java5"
+    goals = ("dependency:copy-dependencies", "compiler:compile")
+    return _built(
+        "java5", source, JAVA_GRPC, lambda place: _maven(source, place, JAVA_GRPC, *goals)
+    )
+
+
+def go5_peer() -> Path:
+    """Return a directory with the program ``driver`` around RocketMQ's own 5.x Go client."""
+    return _go_program("go5", "the 5.x Go peer")
+
+
+def node5_peer() -> Path:
+    """Return a directory with ``driver.js`` and the packages that it needs."""
+    source = PEERS / "node5"
+    return _built("node5", source, "", lambda place: _npm(source, place))
+
+
+def node() -> str:
+    return _tool("node", "the 5.x Node.js peer")
+
+
 def java() -> str:
     return _tool("java", "a Java peer")
 
@@ -113,8 +138,15 @@ def _make_environment(place: Path, packages: list[str], what: str) -> None:
     python = sys.executable
     # A copied Python would look for its library in the old place after the directory is renamed.
     _run(python, ["-m", "venv", "--symlinks", str(place)], place, what)
-    pip = ["-m", "pip", "--disable-pip-version-check", "--quiet", "install", *packages]
+    # Isolated from this process's path, where pip would find packages and not install them.
+    pip = ["-I", "-m", "pip", "--disable-pip-version-check", "--quiet", "install", *packages]
     _run(str(place / "bin" / "python"), pip, place, what)
+
+
+def _npm(source: Path, place: Path) -> None:
+    shutil.copytree(source, place, dirs_exist_ok=True)
+    options = ["--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
+    _run("npm", ["ci", *options], place, "the 5.x Node.js peer")
 
 
 def _maven(source: Path, place: Path, version: str, *goals: str) -> None:

@@ -13,7 +13,7 @@ from tests.interop.errors import Diverged
 from tests.interop.running import RunningBroker, start_saying
 from tests.interop.scenario import CHECK_AFTER_MS, CHECK_INTERVAL_MS, CHECKS_MAX, DELAY_LEVELS
 
-READY = re.compile(r"^ready name=(\S+) broker=(\S+) ")
+READY = re.compile(r"^ready name=(\S+) broker=(\S+) grpc=(\S+) ")
 
 
 class Escrow(RunningBroker):
@@ -22,10 +22,15 @@ class Escrow(RunningBroker):
     def __init__(self, *, settings: Mapping[str, str] | None = None) -> None:
         super().__init__("escrow")
         self._settings = dict(settings or {})
+        #: The host and port for 5.x clients.
+        self.grpc_address = ""
 
     def boot(self, home: Path) -> None:
-        ports = {"name-port": port(self.name_server), "port": port(self.broker_address)}
-        ports["grpc-port"] = "-1"
+        ports = {
+            "name-port": port(self.name_server),
+            "port": port(self.broker_address),
+            "grpc-port": port(self.grpc_address),
+        }
         self.serving, ready = start_saying(
             "ready",
             "escrowmq",
@@ -44,7 +49,7 @@ class Escrow(RunningBroker):
         found = READY.match(ready)
         if found is None:
             raise Diverged(f"serve said {ready!r}")
-        self.name_server, self.broker_address = found.groups()
+        self.name_server, self.broker_address, self.grpc_address = found.groups()
 
     def stop(self) -> None:
         """Stop the broker with SIGTERM, as an operator does; it must exit with 0."""

@@ -143,9 +143,14 @@ def create_topic(name_server: str, topic: str, queues: int, kind: str = "NORMAL"
     )
 
 
-def create_group(address: str, group: str, *, retries_max: int) -> None:
-    """Create a consumer group with this limit of retries."""
-    body = json.dumps({"groupName": group, "retryMaxTimes": retries_max}).encode()
+def create_group(address: str, group: str, *, retries_max: int, is_orderly: bool = False) -> None:
+    """Create a consumer group with this limit of retries; an orderly one pops in order."""
+    fields = {
+        "groupName": group,
+        "retryMaxTimes": retries_max,
+        "consumeMessageOrderly": is_orderly,
+    }
+    body = json.dumps(fields).encode()
     done(request(address, UPDATE_AND_CREATE_SUBSCRIPTION_GROUP, body=body))
 
 

@@ -159,13 +159,59 @@ class Delivered:
     message: Received
 
 
-Event = Ready | LocalTransaction | BackCheck | Delivered
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """A message as a 5.x client shows it; bodies are base64 on the line."""
+
+    message_id: str
+    topic: str
+    body: bytes
+    keys: list[str]
+    tag: str | None
+    properties: Mapping[str, str]
+    #: Messages of one group come in order.
+    message_group: str | None
+    #: 1 at the first delivery; None where the client does not tell it.
+    attempt: int | None
+
+    @property
+    def key(self) -> str:
+        """The only key."""
+        (key,) = self.keys
+        return key
+
+    @classmethod
+    def of(cls, fields: Json) -> View:
+        return msgspec.convert(fields, cls)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A 5.x client called its transaction checker, for the ``number``-th time for this key."""
+
+    client: str
+    number: int
+    view: View
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """The listener of a 5.x push consumer was given a message, and accepted it or not."""
+
+    client: str
+    accepted: bool
+    view: View
+
+
+Event = Ready | LocalTransaction | BackCheck | Delivered | Asked | Shown
 
 EVENTS: dict[str, type[Event]] = {
     "ready": Ready,
     "local": LocalTransaction,
     "check": BackCheck,
     "message": Delivered,
+    "asked": Asked,
+    "shown": Shown,
 }
 
 

@@ -54,6 +54,13 @@ async def test_a_message_is_received_and_acknowledged(tmp_path: Path) -> None:
         assert await receive(GrpcPeer.of(server)) == []
 
 
+async def test_the_checksum_of_a_body_is_one_that_every_client_reads_alike(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        (told,) = await receive(await sent(server))
+        digest = told.system_properties.body_digest
+        assert (digest.type, digest.checksum) == (2, "CFCD208495D565EF66E7DFF9F98764DA")
+
+
 async def test_what_is_not_acknowledged_comes_again(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         peer = await sent(server)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from hashlib import md5
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
-from zlib import crc32
 
 from escrowmq.broker.grpc.names import duration, resource_of, timestamp
 from escrowmq.model.errors import ProtocolViolation
@@ -45,7 +45,7 @@ def told_message(record: bytes) -> Message:
     system = SystemProperties(
         message_id=properties.get(UNIQ_KEY)
         or offset_message_id(stored.store_host, stored.log_offset),
-        body_digest=Digest(type=GrpcDigestType.CRC32, checksum=f"{crc32(body):08X}"),
+        body_digest=_digest(body),
         body_encoding=GrpcEncoding.IDENTITY,
         message_type=_type_of(properties),
         born_timestamp=timestamp(stored.born_at_ms),
@@ -98,6 +98,12 @@ def _type_of(properties: Mapping[str, str]) -> GrpcMessageType:
 
 def _address(packed: bytes) -> str:
     return format_address(str(ip_address(packed[:-4])), int.from_bytes(packed[-4:], "big"))
+
+
+def _digest(body: bytes) -> Digest:
+    # Clients disagree on CRC32: the Node.js client expects decimals, the others hexadecimals.
+    checksum = md5(body, usedforsecurity=False).hexdigest().upper()
+    return Digest(type=GrpcDigestType.MD5, checksum=checksum)
 
 
 def _body(stored: StoredMessage) -> bytes:

@@ -1,0 +1,140 @@
+"""The official 5.x clients, one class each, as their makers ship them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.interop import building
+from tests.interop.grpc_clients.clients import (
+    WAIT_MS,
+    GrpcProducer,
+    GrpcPushConsumer,
+    SimpleConsumer,
+)
+from tests.interop.lines import LineProcess
+from tests.interop.peer import Peer
+from tests.interop.stock import CLIENT_HOME, SMALL
+
+
+class GrpcPeer(Peer):
+    """A process with 5.x clients of one language."""
+
+    abilities = frozenset()
+    #: Whether the client uses TLS unless it is told otherwise.
+    has_tls = False
+    #: Whether a push consumer repeats a failed message before it goes on to the next one. The Go
+    #: client goes on; the Node.js client, which does not know the broker's waits between attempts,
+    #: makes the message a dead letter.
+    repeats_in_order = True
+    #: Whether the client tells that the broker refused an acknowledgement.
+    tells_refused_ack = True
+
+    def start_grpc_producer(self, endpoints: str, *topics: str) -> GrpcProducer:
+        return GrpcProducer(*self._start_at("start_producer", endpoints, topics=topics))
+
+    def start_simple_consumer(
+        self,
+        endpoints: str,
+        group: str,
+        topic: str,
+        *,
+        expression: str = "*",
+        wait_ms: int = WAIT_MS,
+    ) -> SimpleConsumer:
+        return SimpleConsumer(
+            *self._start_at(
+                "start_simple_consumer",
+                endpoints,
+                group=group,
+                topic=topic,
+                expression=expression,
+                wait_ms=wait_ms,
+            )
+        )
+
+    def start_grpc_push_consumer(
+        self,
+        endpoints: str,
+        group: str,
+        topic: str,
+        *,
+        expression: str = "*",
+        fail: Mapping[str, int] | None = None,
+    ) -> GrpcPushConsumer:
+        """Start a push consumer; ``fail`` is the count of refused deliveries for each key."""
+        return GrpcPushConsumer(
+            *self._start_at(
+                "start_push_consumer",
+                endpoints,
+                group=group,
+                topic=topic,
+                expression=expression,
+                fail=dict(fail or {}),
+            )
+        )
+
+    def _start_at(
+        self, command: str, endpoints: str, **fields: object
+    ) -> tuple[LineProcess, str, str]:
+        return self._start(command, "", endpoints=endpoints, tls=self.has_tls, **fields)
+
+
+class Python5Peer(GrpcPeer):
+    """PyPI's rocketmq-python-client, driven by ``peers/python5``."""
+
+    name = "python5"
+
+    def command(self) -> tuple[list[str], Mapping[str, str]]:
+        driver = building.PEERS / "python5" / "driver.py"
+        python = building.python5_peer() / "bin" / "python"
+        return [str(python), "-u", str(driver)], {"HOME": str(CLIENT_HOME), "PYTHONPATH": ""}
+
+
+class Java5Peer(GrpcPeer):
+    """org.apache.rocketmq:rocketmq-client-java, driven by ``peers/java5``."""
+
+    name = "java5"
+    has_tls = True
+
+    def command(self) -> tuple[list[str], Mapping[str, str]]:
+        place = building.java5_peer()
+        classes: tuple[Path, ...] = (place / "classes", place / "lib" / "*")
+        return [
+            building.java(),
+            *SMALL,
+            "-XX:+ExitOnOutOfMemoryError",
+            "-XX:+DisplayVMOutputToStderr",
+            f"-Duser.home={CLIENT_HOME}",
+            "-cp",
+            ":".join(map(str, classes)),
+            "escrowmq.interop.Main",
+        ], {}
+
+
+class Node5Peer(GrpcPeer):
+    """npm's rocketmq-client-nodejs, driven by ``peers/node5``."""
+
+    name = "node5"
+    repeats_in_order = False
+
+    def command(self) -> tuple[list[str], Mapping[str, str]]:
+        place = building.node5_peer()
+        return [building.node(), str(place / "driver.js")], {"HOME": str(CLIENT_HOME)}
+
+
+class Go5Peer(GrpcPeer):
+    """github.com/apache/rocketmq-clients/golang/v5, driven by ``peers/go5``."""
+
+    name = "go5"
+    has_tls = True
+    repeats_in_order = False
+    tells_refused_ack = False
+
+    def command(self) -> tuple[list[str], Mapping[str, str]]:
+        return [str(building.go5_peer() / "driver")], {"HOME": str(CLIENT_HOME)}
+
+
+def every_grpc_peer() -> tuple[GrpcPeer, ...]:
+    """Return one peer of each language."""
+    return Python5Peer(), Java5Peer(), Node5Peer(), Go5Peer()
