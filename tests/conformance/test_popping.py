@@ -202,7 +202,7 @@ async def test_a_pop_gets_the_tags_that_it_asks_for_and_skips_the_others(tmp_pat
         assert [one.body for one in found] == ["b"]
         assert await ack(peer, found[0]) == ResponseCode.SUCCESS
         assert server.broker.meta.offsets["shop", "orders", 1] == 3
-        # Nobody wants "d": it is recorded as done without an acknowledgement.
+        # The filter leaves "d" out: the broker records it as done without an acknowledgement.
         await send(peer, "d", properties={"TAGS": "x"})
         assert await pop(peer, expression="y") == []
         clock_of(server).advance(ms=2_000)

@@ -8,11 +8,8 @@ are gone.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import secrets
 import sys
-import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from random import Random
@@ -43,14 +40,13 @@ from escrowmq.protocol.http2.frames import (
 )
 from escrowmq.protocol.http2.grpc_messages import MESSAGE_HEAD
 from escrowmq.protocol.http2.violations import Http2Error
-from tests.crash.long import say
 from tests.fuzz.remoting import (
     EXTREMES,
     GROWTH_BLOCKS_MAX,
     GROWTH_BYTES_MAX,
-    SEED_BITS,
     held,
     pieces,
+    run_program,
     spoil,
 )
 from tests.unit.broker.grpc_echo import CHAT, ECHO, HEADER, MANY, SILENT, Heard, methods
@@ -298,18 +294,7 @@ def fuzz(seed: int, frames: int) -> Counter[str]:
 
 def main(words: list[str] | None = None) -> int:
     """Fuzz; return 1 if a fault was found."""
-    parser = argparse.ArgumentParser(prog="python -m tests.fuzz.http2")
-    parser.add_argument("--frames", type=int, default=DEFAULT_FRAMES)
-    parser.add_argument("--seed", type=int, default=secrets.randbits(SEED_BITS))
-    arguments = parser.parse_args(words)
-    say(f"http2: seed {arguments.seed}")
-    try:
-        counts = fuzz(arguments.seed, arguments.frames)
-    except Exception:  # noqa: BLE001 - every exception is a finding
-        say(traceback.format_exc())
-        return 1
-    say("nothing found: " + ", ".join(f"{count} {what}" for what, count in counts.items()))
-    return 0
+    return run_program("http2", fuzz, DEFAULT_FRAMES, words)
 
 
 if __name__ == "__main__":

@@ -272,13 +272,18 @@ def fuzz(seed: int, frames: int) -> Counter[str]:
     return counts
 
 
-def main(words: list[str] | None = None) -> int:
-    """Fuzz; return 1 if a fault was found."""
-    parser = argparse.ArgumentParser(prog="python -m tests.fuzz.remoting")
-    parser.add_argument("--frames", type=int, default=DEFAULT_FRAMES)
+def run_program(
+    name: str,
+    fuzz: Callable[[int, int], Counter[str]],
+    default_frames: int,
+    words: list[str] | None,
+) -> int:
+    """Fuzz as the command line says; return 1 if a fault was found."""
+    parser = argparse.ArgumentParser(prog=f"python -m tests.fuzz.{name}")
+    parser.add_argument("--frames", type=int, default=default_frames)
     parser.add_argument("--seed", type=int, default=secrets.randbits(SEED_BITS))
     arguments = parser.parse_args(words)
-    say(f"remoting: seed {arguments.seed}")
+    say(f"{name}: seed {arguments.seed}")
     try:
         counts = fuzz(arguments.seed, arguments.frames)
     except Exception:  # noqa: BLE001 - every exception is a finding
@@ -286,6 +291,11 @@ def main(words: list[str] | None = None) -> int:
         return 1
     say("nothing found: " + ", ".join(f"{count} {what}" for what, count in counts.items()))
     return 0
+
+
+def main(words: list[str] | None = None) -> int:
+    """Fuzz; return 1 if a fault was found."""
+    return run_program("remoting", fuzz, DEFAULT_FRAMES, words)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from escrowmq.model.resolution import Resolution
 from escrowmq.protocol.message.ids import pack_host
 from escrowmq.protocol.message.properties import format_properties
 from escrowmq.protocol.message.stored_message import StoredMessage, decode
+from escrowmq.store.checkpoint import checkpoint as checkpoints
 from escrowmq.store.config import StoreConfig
 from escrowmq.store.reading.reader import ReadStatus, StoreReader
 from escrowmq.store.recovery.recovery import open_store
@@ -216,6 +217,17 @@ class Driver:
         """Open the same disk again, as after the process was killed without a power cut."""
         changes = {**self.changes, **config}
         return Driver(self.disk, clock=self.clock, policy=self.policy, **changes)
+
+    def restarted(self, how: str) -> Driver:
+        """Restart as told: "closed", "crashed", or in any other case without a checkpoint."""
+        if how == "closed":
+            return self.closed_and_opened()
+        if how == "crashed":
+            return self.crashed()
+        self.store.close()
+        for path in (checkpoints.PATH, checkpoints.PREVIOUS):
+            self.disk.remove(path)
+        return self.opened_again()
 
     def crashed(self, survivors: Survivors = nothing_survives, **config: int | str) -> Driver:
         """Cut the power and open what is left."""

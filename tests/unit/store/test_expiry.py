@@ -63,15 +63,7 @@ def test_expired_origins_stay_expired_after_a_restart(how: str) -> None:
     assert expire(driver) == 11
     driver.hold("back", group="group-5")
     before = driver.picture()
-    if how == "closed":
-        driver = driver.closed_and_opened()
-    elif how == "crashed":
-        driver = driver.crashed()
-    else:
-        driver.store.close()
-        for path in (checkpoints.PATH, checkpoints.PREVIOUS):
-            driver.disk.remove(path)
-        driver = driver.opened_again()
+    driver = driver.restarted(how)
     assert driver.picture() == before
     origins = driver.store.core.names.origins
     assert [named.group for named in origins.named.values()] == ["group-3", "group-5"]
@@ -208,15 +200,7 @@ def test_uses_and_expired_groups_are_known_after_a_restart(how: str) -> None:
     driver.do(ExpireGroups(names=("dead", "alive")))
     before = driver.store.core.uses.saved()
     assert list(before.groups) == ["alive"]
-    if how == "closed":
-        driver = driver.closed_and_opened()
-    elif how == "crashed":
-        driver = driver.crashed()
-    else:
-        driver.store.close()
-        for path in (checkpoints.PATH, checkpoints.PREVIOUS):
-            driver.disk.remove(path)
-        driver = driver.opened_again()
+    driver = driver.restarted(how)
     assert driver.store.core.uses.saved() == before
     for catalog in (driver.store.core.catalog, driver.store.catalog):
         assert catalog.has_lost_offsets("dead")

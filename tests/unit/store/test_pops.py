@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from escrowmq.model.catalog import Group, Topic
-from escrowmq.store.checkpoint import checkpoint as checkpoints
 from escrowmq.store.repair.inspect import inspect
 from escrowmq.testing.crash_explorer import CrashExplorer
 from escrowmq.testing.survivors import interesting_survivors
@@ -51,15 +50,7 @@ def test_what_was_acknowledged_stays_acknowledged(how: str) -> None:
     expected = PopPosition(4).acknowledged(0, [(5, 1), (9, 2)])
     assert driver.store.core.pops.get("readers", 0) == expected
     before = driver.picture()
-    if how == "closed":
-        driver = driver.closed_and_opened()
-    elif how == "crashed":
-        driver = driver.crashed()
-    else:
-        driver.store.close()
-        for path in (checkpoints.PATH, checkpoints.PREVIOUS):
-            driver.disk.remove(path)
-        driver = driver.opened_again()
+    driver = driver.restarted(how)
     assert driver.store.core.pops.get("readers", 0) == expected
     assert driver.picture()["pops"] == before["pops"]
     assert [one.body for one in driver.messages("%DLQ%readers", 0)] == [b"m-3"]

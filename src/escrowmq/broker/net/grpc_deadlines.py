@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from escrowmq.broker.net.grpc_call import GrpcCall
 
 TICKS_PER_S = 20.0
-"""Clients watch their deadlines themselves; ours only ends work that nobody waits for."""
+"""Clients watch their deadlines themselves. The broker's check ends calls that no client awaits."""
 
 
 class Deadlines:

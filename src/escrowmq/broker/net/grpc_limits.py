@@ -64,7 +64,7 @@ class FloodGuard:
 
 
 class _Allowance:
-    """So many events at once, and so many more with each second."""
+    """A client may cause ``left`` more events now; each second adds ``per_s`` events."""
 
     __slots__ = ("_left_max", "_per_s", "_refilled_at", "_what", "left")
 

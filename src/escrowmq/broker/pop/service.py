@@ -4,7 +4,7 @@ The protocols call four methods; none of them blocks, and ``tell`` is called exa
 ``receive``, ``acknowledge`` or ``dead_letter`` raises instead:
 
 - ``receive(wanted, tell, owner)``: ``tell`` gets a ``ReceivedBatch``, or an error. It waits up to
-  ``wanted.wait_ms`` for a message; ``drop(owner)`` ends the wait of a closed connection.
+  ``wanted.wait_ms`` for a message; ``polls.drop(owner)`` ends the wait of a closed connection.
 - ``acknowledge(group, receipts, tell, owner)``: ``tell`` gets one ``AckOutcome`` per receipt once
   the acknowledgements are durable, or an error.
 - ``change_invisible(receipt, ms)`` returns the new receipt; the old one is stale.

@@ -43,7 +43,7 @@ class PopPosition(msgspec.Struct, frozen=True, gc=False):
     def acknowledged(self, start: int, ranges: Iterable[tuple[int, int]]) -> PopPosition:
         """Return the position after everything below ``start`` and these ranges.
 
-        What is too far beyond the prefix is left out: it will be delivered again.
+        The position leaves out offsets too far beyond the prefix: they will be delivered again.
         """
         bits = int.from_bytes(self.above, "little")
         prefix = self.prefix
