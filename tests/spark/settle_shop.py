@@ -31,6 +31,17 @@ ALLOWED_MS = 60_000
 LATE_S = 61
 
 
+def jobs_begun(spark: SparkSession) -> int:
+    """Return how many jobs this Spark session has begun, of any group.
+
+    The status tracker cannot tell: it learns of jobs later, and an earlier test may have left this
+    thread in a job group.
+    """
+    java = spark.sparkContext._jsc
+    begun: int = java.sc().dagScheduler().numTotalJobs()
+    return begun
+
+
 @dataclass(kw_only=True)
 class Database:
     """A file with a ledger in it."""

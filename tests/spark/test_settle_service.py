@@ -18,10 +18,10 @@ from escrowmq.pipeline.archive.rounds import append_rounds
 from escrowmq.pipeline.config import PipelineConfig, Places
 from escrowmq.pipeline.lake.delta import Lake
 from escrowmq.pipeline.lake.tables import SETTLE_ROUNDS
-from escrowmq.pipeline.service.jobs import SETTLE, SparkJobs
+from escrowmq.pipeline.service.jobs import SparkJobs
 from escrowmq.pipeline.service.service import PipelineService
 from escrowmq.testing import InProcessBroker
-from tests.spark.settle_shop import LATE_S, Database, hold, settle, states
+from tests.spark.settle_shop import LATE_S, Database, hold, jobs_begun, settle, states
 from tests.unit.broker.wire import eventually
 from tests.unit.logged import event_of
 
@@ -49,11 +49,12 @@ def database(tmp_path: Path) -> Database:
 def serving(
     spark: SparkSession, broker: InProcessBroker, database: Database, folder: Path
 ) -> Iterator[PipelineService]:
-    """Run the service of ``escrowmq pipeline`` without archiving; it polls for news often."""
+    """Run the service of ``escrowmq pipeline``; it only settles, and polls for news often."""
     config = PipelineConfig(
         brokers=broker.broker_address,
         settle_interval_ms=NEVER_MS,
         archive=False,
+        compare=False,
         archive_interval_ms=100,
     )
     places = Places(
@@ -71,12 +72,6 @@ def serving(
         assert not thread.is_alive()
 
 
-def job_count(spark: SparkSession) -> int:
-    """Return the count of jobs of settling, and of tests that name no group."""
-    tracker = spark.sparkContext.statusTracker()
-    return len(tracker.getJobIdsForGroup(SETTLE)) + len(tracker.getJobIdsForGroup())
-
-
 async def test_a_round_starts_at_once_when_the_broker_says_so_and_no_job_runs_before(
     spark: SparkSession,
     broker: InProcessBroker,
@@ -87,7 +82,7 @@ async def test_a_round_starts_at_once_when_the_broker_says_so_and_no_job_runs_be
     hold(broker, ["there", "absent"], ledger=database.uuid)
     hold(broker, ["strange"], ledger="another ledger")
     database.commit("there")
-    before = job_count(spark)
+    before = jobs_begun(spark)
     with (
         caplog.at_level(logging.INFO, logger="escrowmq"),
         serving(spark, broker, database, tmp_path) as service,
@@ -97,10 +92,10 @@ async def test_a_round_starts_at_once_when_the_broker_says_so_and_no_job_runs_be
         await eventually(lambda: facts.undecided == 3)
         first_at_ms = facts.heard_at_ms
         await eventually(lambda: facts.heard_at_ms > first_at_ms)
-        assert (told.settle.runs, job_count(spark)) == (0, before)
+        assert (told.settle.runs, jobs_begun(spark)) == (0, before)
         broker.advance(seconds=LATE_S)
         await eventually(lambda: told.settle.runs)
-        assert job_count(spark) > before
+        assert jobs_begun(spark) > before
         summary, metrics = told.settle.last, told.metrics()
     assert states(broker) == {"there": COMMITTED, "absent": ROLLED_BACK, "strange": 0}
     expected = {
@@ -131,9 +126,9 @@ def test_with_nothing_due_a_round_counts_and_runs_no_job(
     spark: SparkSession, broker: InProcessBroker, database: Database
 ) -> None:
     hold(broker, ["a", "b"], ledger=database.uuid)
-    before = job_count(spark)
+    before = jobs_begun(spark)
     done = settle(spark, broker, database)
-    assert (done.seen, done.waiting, job_count(spark)) == (2, 2, before)
+    assert (done.seen, done.waiting, jobs_begun(spark)) == (2, 2, before)
     broker.advance(seconds=LATE_S)
     assert settle(spark, broker, database).rolled_back == 2
-    assert job_count(spark) > before
+    assert jobs_begun(spark) > before
