@@ -70,6 +70,8 @@ class SendResponseHeader(Header, frozen=True, kw_only=True):
     queue_id: Int32
     queue_offset: Int64
     transaction_id: str | None = None
+    #: With it, the sender of a delayed message takes the message back.
+    recall_handle: str | None = None
     region: str | None = field(name=MSG_REGION, default=None)
     is_traced: bool | None = field(name=TRACE_ON, default=None)
 
@@ -97,6 +99,22 @@ class EndTransactionResponseHeader(Header, frozen=True, kw_only=True):
     at_ms: Int64
     #: The transaction was decided before this request.
     is_repeated: bool = False
+
+
+class RecallHeader(Header, frozen=True, kw_only=True):
+    """RECALL_MESSAGE: the sender of a delayed message takes it back."""
+
+    producer_group: Name = ""
+    topic: Name
+    handle: str = field(name="recallHandle")
+    broker_name: Name = field(name="bname", default="")
+
+
+class RecallResponseHeader(Header, frozen=True, kw_only=True):
+    """The message that never becomes visible."""
+
+    message_id: str = field(name="msgId")
+    region: str | None = field(name=MSG_REGION, default=None)
 
 
 class CheckTransactionHeader(Header, frozen=True, kw_only=True):

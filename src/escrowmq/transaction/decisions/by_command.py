@@ -17,8 +17,10 @@ from escrowmq.transaction.decisions import (
     holding,
     losing,
     popping,
+    recalling,
 )
 from escrowmq.transaction.pause_command import PauseGroup
+from escrowmq.transaction.recall_commands import Recall
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,4 +62,5 @@ DECIDERS: dict[type, Callable[[Transactions, Any, int], Decision]] = {
     pop_commands.PlacePops: popping.place_pops,
     pop_commands.Acknowledge: popping.acknowledge,
     pop_commands.BuryMessages: popping.bury,
+    Recall: recalling.recall,
 }
