@@ -23,10 +23,12 @@ from escrowmq.testing.disk_image import DiskImage
 from escrowmq.testing.faulty_disk import FaultyDisk
 from escrowmq.transaction import commands as c
 from escrowmq.transaction.policy import CheckPolicy
+from escrowmq.transaction.recall_commands import Recall
 from escrowmq.transaction.states import State
 from tests.crash.expectations import follow
 from tests.crash.judge import Starts, judge, starts_of
 from tests.crash.model import HOST, History, Queue, Step, Transaction, World, Wrong
+from tests.crash.state_stores import let_go
 
 #: As small as possible, so that a short run has dozens of segments, chunks and checkpoints.
 CONFIG = StoreConfig(
@@ -179,6 +181,7 @@ class Driver:
 
     def kill(self) -> None:
         """Kill the process without a power cut, and open the store again."""
+        let_go(self.store)
         self.store, self.found = self._open()
         count = self.history.count_in(self.found.log_end)
         if not self.acked <= count <= len(self.history):
@@ -293,6 +296,12 @@ class Driver:
         now_ms = self.clock.now_ms()
         rows = [row for row in self.store.table.due(now_ms, 100) if self.world.rows[row].is_waiting]
         self.do(c.Release(half_offsets=tuple(rows)))
+
+    def recall(self, row: int, *, by: str = "sender") -> c.Decision:
+        """Recall the delayed message of a row."""
+        known = self.world.rows.get(row)
+        log_offset = 0 if known is None else known.log_offset
+        return self.do(Recall(half_offset=row, log_offset=log_offset, epoch="", by=by))
 
     def decide_batch(
         self, *transaction_ids: str, batch_id: int | str, query_id: str = "query"

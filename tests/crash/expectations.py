@@ -8,6 +8,7 @@ from typing import Any
 from escrowmq.model.message import SentMessage
 from escrowmq.model.resolution import Resolution
 from escrowmq.transaction import commands as c
+from escrowmq.transaction.recall_commands import Recall, RecallReply
 from escrowmq.transaction.rules import ParkReason
 from escrowmq.transaction.states import State
 from tests.crash.model import NEVER, Step, Transaction, World, Wrong, decided_state
@@ -358,6 +359,27 @@ def release(world: World, command: c.Release, decision: c.Decision, at_ms: int) 
     return bool(due)
 
 
+def recall(world: World, command: Recall, decision: c.Decision, _at_ms: int) -> bool:
+    row = world.rows.get(command.half_offset)
+    is_its = row is not None and row.head is None and row.log_offset == command.log_offset
+    if (
+        row is None
+        or not is_its
+        or (
+            is_forgettable(world, row.number)
+            and decision.refused
+            and decision.refused.code == "no_such_delayed_message"
+        )
+    ):
+        return must_refuse("no_such_delayed_message", decision, command)
+    if row.state is State.COMMITTED and not row.is_waiting:
+        return must_refuse("recall_too_late", decision, command)
+    repeated = row.state is State.ROLLED_BACK
+    must(RecallReply(half_offset=row.number, repeated=repeated), decision.reply, command)
+    world.rows[row.number] = row._replace(state=State.ROLLED_BACK)
+    return not repeated
+
+
 RULES: dict[type, Callable[[World, Any, c.Decision, int], bool]] = {
     c.Prepare: prepare,
     c.Append: append,
@@ -369,4 +391,5 @@ RULES: dict[type, Callable[[World, Any, c.Decision, int], bool]] = {
     c.Verdicts: obey_many,
     c.DecideBatch: decide_batch,
     c.Release: release,
+    Recall: recall,
 }

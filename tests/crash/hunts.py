@@ -6,8 +6,11 @@ A hunt raises at the first thing that is wrong, and returns how much it has exam
 from __future__ import annotations
 
 import logging
+import tempfile
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 
 import hypothesis
@@ -18,13 +21,16 @@ from escrowmq.testing.crash_explorer import CrashExplorer
 from escrowmq.testing.disk_image import EMPTY
 from escrowmq.testing.faulty_disk import FaultyDisk
 from escrowmq.testing.survivors import nothing_survives, random_subset
-from tests.crash.driver import BORN, CONFIG, Driver
+from tests.crash.driver import BORN, CONFIG, POLICY, Driver
 from tests.crash.explore import Case, Exploration
+from tests.crash.kill_loop import kill_loop
 from tests.crash.random_day import random_day
+from tests.crash.state_stores import KINDS, policy_with
 from tests.crash.test_state_machine import StoreMachine
 from tests.crash.workload import scripted
 
 DAY_STEPS = 90
+STATE_KILLS = 6
 DAY_POINTS = 60
 RUNS = 400
 RUN_STEPS = 60
@@ -119,3 +125,16 @@ def cut_again(exploration: Exploration, case: Case, recovered: FaultyDisk, rng: 
     for point in CrashExplorer(tuple(recovered.journal), recovered.start):
         for survivors in (nothing_survives, random_subset(rng)):
             exploration.judge(replace(case, image=point.crash_image(survivors)))
+
+
+def states(seed: int) -> Mapping[str, int]:
+    """Cut a random day with each state store, and kill a process that has it."""
+    counts: Counter[str] = Counter()
+    for kind in KINDS:
+        with tempfile.TemporaryDirectory(prefix="escrowmq-states-") as name:
+            folder = Path(name)
+            driver = Driver(FaultyDisk(BORN), policy=policy_with(POLICY, kind, folder))
+            random_day(driver, Random(seed), DAY_STEPS)
+            counts.update(explored(driver, seed, subsets=2))
+            counts["kills"] += kill_loop(seed, STATE_KILLS, folder, state_store=kind).kills
+    return counts

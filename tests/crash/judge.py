@@ -17,6 +17,7 @@ from escrowmq.transaction.states import State
 from escrowmq.transaction.table import FIRST, Half
 from tests.crash.expectations import is_forgettable
 from tests.crash.model import NEVER, Queue, Row, Seen, Transaction, World, Wrong, seen
+from tests.crash.state_stores import judge_states
 
 #: The first offset of each queue that can still be read; a missing queue starts at 0.
 Starts = Mapping[Queue, int]
@@ -45,6 +46,7 @@ def judge(
     judge_queues(store, world)
     judge_rows(store, world, rebuilt=rebuilt)
     judge_batches(store, world)
+    judge_states(store)
 
 
 def judge_queues(store: Store, world: World) -> None:

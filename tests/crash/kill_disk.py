@@ -17,7 +17,7 @@ _HELD_MAX = 4
 def die() -> NoReturn:
     """End this process as if from outside: nothing is closed, no handler runs."""
     os.kill(os.getpid(), signal.SIGKILL)
-    raise AssertionError("nobody survives SIGKILL")
+    raise AssertionError("the process survived SIGKILL")
 
 
 class DyingDisk(OsDisk):

@@ -237,7 +237,7 @@ class History:
         if not found.by:
             # Retention has deleted the op record.
             if tx.requests[0].sent_ms > now_ms - self.retention_ms:
-                raise Wrong(f"{tx.name}: nobody knows who decided {found}")
+                raise Wrong(f"{tx.name}: no client decided {found}")
         elif tx.tried.get(found.by, (None,))[0] is None or found.state is not decided_state(
             tx.tried[found.by][0]
         ):
@@ -302,7 +302,7 @@ class History:
         """Record a message that a consumer received."""
         message = self.messages.get(key := key_of(seen.body))
         if message is None:
-            raise Wrong(f"{queue} at {offset}: nobody sent {seen}")
+            raise Wrong(f"{queue} at {offset}: no client sent {seen}")
         shown = (seen.topic, seen.queue_id, seen.queue_offset, seen.body, seen.properties)
         if shown != (*queue, offset, message.body, message.properties):
             raise Wrong(f"{queue} at {offset}: expected {message}, got {seen}")

@@ -127,7 +127,7 @@ class Judge:
                 stored = decode(store.reading.record_of(half))
                 message = history.messages.get(key_of(stored.body))
                 if message is None:
-                    raise Wrong(f"row {row}: nobody sent {stored}")
+                    raise Wrong(f"row {row}: no client sent {stored}")
                 if (stored.body, stored.topic, stored.queue_id, stored.properties) != (
                     message.body,
                     message.topic,

@@ -17,7 +17,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
@@ -32,6 +32,7 @@ from tests.crash.kill_clients import QUEUES, Consumer, Link, Session
 from tests.crash.kill_history import History
 from tests.crash.kill_judge import Judge
 from tests.crash.model import Wrong
+from tests.crash.state_stores import judge_states, let_go
 from tests.crash.victim import CONFIG, HOST, POLICY
 
 CLIENTS = 3
@@ -70,9 +71,11 @@ class Fate:
         return Fate(die_at=die_at, part=rng.random())
 
 
-def kill_loop(seed: int, kills: int, directory: Path, *, plant: str = "") -> Report:
+def kill_loop(
+    seed: int, kills: int, directory: Path, *, plant: str = "", state_store: str = "table"
+) -> Report:
     """Kill the victim `kills` times; raise ``Wrong`` if an answer was not true."""
-    loop = KillLoop(seed, directory, plant)
+    loop = KillLoop(seed, directory, plant, state_store)
     for _ in range(kills):
         loop.live_and_die()
     return loop.report
@@ -81,11 +84,14 @@ def kill_loop(seed: int, kills: int, directory: Path, *, plant: str = "") -> Rep
 class KillLoop:
     """Clients, their history, and one data directory for all lives of the victim."""
 
-    def __init__(self, seed: int, directory: Path, plant: str = "") -> None:
+    def __init__(
+        self, seed: int, directory: Path, plant: str = "", state_store: str = "table"
+    ) -> None:
         self._rng = Random(seed)
         self._data = directory / "data"
         self._copy = directory / "copy"
         self._plant = plant
+        self._state_store = state_store
         self._clock = SystemClock()
         self._history = History(CONFIG.retention_ms, CONFIG.copy_after_ms)
         self._judge = Judge(self._history)
@@ -116,6 +122,7 @@ class KillLoop:
         theirs = [str(end.fileno()) for _, end in pairs]
         words = [sys.executable, "-m", "tests.crash.victim", str(self._data), *theirs]
         words += ["--die-at", str(fate.die_at), "--part", str(fate.part), "--plant", self._plant]
+        words += ["--state-store", self._state_store]
         passed = [end.fileno() for _, end in pairs]
         errors = self._data.with_name("errors.txt")
         with (
@@ -161,11 +168,11 @@ class KillLoop:
             shutil.rmtree(self._copy, ignore_errors=True)
             data = Path(shutil.copytree(self._data, self._copy))
         try:
-            with opened(data) as store:
+            with opened(data, self._state_store) as store:
                 self._judge.judge(store, self._clock.now_ms())
                 found = picture(store)
                 self.report.log_start = store.log_start
-            with opened(data) as store:
+            with opened(data, self._state_store) as store:
                 must_look_alike(found, picture(store))
         except EscrowError as error:
             raise Wrong(f"what was left cannot be read: {error}") from error
@@ -177,13 +184,16 @@ class KillLoop:
 
 
 @contextmanager
-def opened(data: Path) -> Iterator[Store]:
+def opened(data: Path, state_store: str) -> Iterator[Store]:
     """Open the store that a dead process left; close it without a checkpoint."""
+    policy = replace(POLICY, state_store=state_store)  # type: ignore[arg-type]
     with DirectoryLock(data):
-        store, _ = open_store(OsDisk(data / "store"), CONFIG, POLICY, HOST)
+        store, _ = open_store(OsDisk(data / "store"), CONFIG, policy, HOST)
         try:
+            judge_states(store)
             yield store
         finally:
+            let_go(store)
             store.open_files.close()
             store.keys.close()
             store.log.close()

@@ -9,6 +9,7 @@ import msgspec
 from escrowmq.model.errors import RequestRefused
 from escrowmq.store.reading.reader import Pulled
 from escrowmq.transaction import commands as c
+from escrowmq.transaction.recall_commands import RecallReply
 
 _LENGTH_BYTES = 4
 _encoder = msgspec.msgpack.Encoder()
@@ -77,7 +78,7 @@ def answer_to(decision: c.Decision) -> Answered:
         return _refused(decision.refused)
     if decision.reply is None:
         return Done()
-    assert not isinstance(decision.reply, c.BatchReply | c.Obeyed | c.Cataloged)
+    assert not isinstance(decision.reply, c.BatchReply | c.Obeyed | c.Cataloged | RecallReply)
     return decision.reply
 
 

@@ -28,6 +28,7 @@ HUNTS = {
     "birth": ("tests.crash.hunts", "birth"),
     "day": ("tests.crash.hunts", "day"),
     "kill": ("tests.crash.long", "kill"),
+    "states": ("tests.crash.hunts", "states"),
     "machine": ("tests.crash.hunts", "machine"),
     "checks": ("tests.unit.broker.checked_hours", "hunt"),
 }

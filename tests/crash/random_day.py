@@ -172,6 +172,18 @@ def release(driver: Driver, _rng: Random) -> None:
     driver.release()
 
 
+def recall(driver: Driver, rng: Random) -> None:
+    """Recall any row: waiting, visible, recalled before, a half message, or not existing."""
+    waiting = [row.number for row in driver.world.rows.values() if row.is_waiting]
+    rows = waiting or [rng.randrange(len(driver.world.rows) + 2)]
+    row = rng.choice(rows)
+    if rng.random() < 0.3:
+        row = rng.randrange(len(driver.world.rows) + 2)
+    driver.recall(row)
+    if rng.random() < 0.3:
+        driver.recall(row)
+
+
 #: The steps and their weights.
 STEPS: dict[Callable[[Driver, Random], None], int] = {
     append: 4,
@@ -188,4 +200,5 @@ STEPS: dict[Callable[[Driver, Random], None], int] = {
     obey_many: 3,
     batch: 1,
     release: 3,
+    recall: 2,
 }

@@ -24,6 +24,7 @@ from escrowmq.testing.survivors import (
     nothing_survives,
     random_subset,
 )
+from escrowmq.transaction.policy import CheckPolicy
 from tests.crash.driver import BORN, CONFIG, POLICY, Driver
 from tests.crash.judge import judge, starts_of
 from tests.crash.model import HOST
@@ -35,6 +36,8 @@ RANDOMS = st.integers(0, 2**32 - 1).map(Random)
 class StoreMachine(RuleBasedStateMachine):
     """A store with all kinds of commands and failures."""
 
+    policy = POLICY
+
     def __init__(self) -> None:
         super().__init__()
         self.driver: Driver
@@ -42,7 +45,7 @@ class StoreMachine(RuleBasedStateMachine):
     @initialize(durability=st.sampled_from(("fsync", "fsync", "os")))
     def open(self, durability: Any) -> None:  # noqa: ANN401 - one of two words
         """Begin with an empty store."""
-        self.driver = Driver(FaultyDisk(BORN), replace(CONFIG, durability=durability))
+        self.driver = Driver(FaultyDisk(BORN), replace(CONFIG, durability=durability), self.policy)
 
     @rule(act=st.sampled_from(list(STEPS)), rng=RANDOMS)
     def command(self, act: Any, rng: Random) -> None:  # noqa: ANN401 - a step of a random day
@@ -144,7 +147,7 @@ class StoreMachine(RuleBasedStateMachine):
         path = rng.choice(sorted(files))
         copy.flip_bit(path, rng.randrange(len(files[path])), rng.randrange(8))
         try:
-            store, found = open_store(copy, driver.config, POLICY, HOST)
+            store, found = open_store(copy, driver.config, policy_of_copy(driver.policy), HOST)
             count = driver.history.count_in(found.log_end)
             # A bad last batch may be torn or damaged, which look alike, so it may be cut.
             assert count >= driver.confirmed
@@ -153,10 +156,16 @@ class StoreMachine(RuleBasedStateMachine):
             assert refused.fields, "it says where"  # noqa: PT017 - most flips are not refused
 
 
-def run(examples: int, steps: int, *, fixed: bool) -> None:
+def policy_of_copy(policy: CheckPolicy) -> CheckPolicy:
+    """Return settings for a copy of a store, which may not share the database of the original."""
+    return replace(policy, state_store="table") if policy.state_store == "sql" else policy
+
+
+def run(examples: int, steps: int, *, fixed: bool, policy: CheckPolicy = POLICY) -> None:
     """Let Hypothesis look for a counterexample."""
+    machine = type("Machine", (StoreMachine,), {"policy": policy})
     run_state_machine_as_test(
-        StoreMachine,
+        machine,
         settings=settings(
             max_examples=examples,
             stateful_step_count=steps,

@@ -14,6 +14,7 @@ import asyncio
 import socket
 import sys
 from collections.abc import Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -133,11 +134,13 @@ def main() -> None:
     parser.add_argument("--die-at", type=int, default=0)
     parser.add_argument("--part", type=float, default=0.0)
     parser.add_argument("--plant", choices=PLANTS, default="")
+    parser.add_argument("--state-store", default="table")
     arguments = parser.parse_args()
     kind = LaggingDisk if arguments.plant == "reply_before_write" else DyingDisk
     with DirectoryLock(arguments.data):
         disk = kind(arguments.data / "store", die_at=arguments.die_at, part=arguments.part)
-        store, _ = open_store(disk, CONFIG, POLICY, HOST)
+        policy = replace(POLICY, state_store=arguments.state_store)
+        store, _ = open_store(disk, CONFIG, policy, HOST)
         asyncio.run(run(store, arguments.descriptors, arguments.plant))
     # Reached only if a client hangs up, which it does when the test gives up.
     sys.exit(0)

@@ -18,6 +18,7 @@ def scripted(driver: Driver) -> None:
     verdicts_by_the_column(driver)
     spark_batches(driver)
     delays(driver)
+    recalls(driver)
     very_late(driver)
     driver.kill()
     old_and_needed(driver)
@@ -148,6 +149,28 @@ def delays(driver: Driver) -> None:
     driver.checkpoint()
 
 
+def recalls(driver: Driver) -> None:
+    """Recall delayed messages: before a checkpoint and after it, again, and too late."""
+    message = driver.message
+    driver.append(*(message(QUEUES[n % 3], in_ms=1_000 * (n + 1)) for n in range(5)))
+    last = max(driver.world.rows)
+    driver.recall(last - 1)
+    driver.sync()
+    driver.checkpoint()
+    driver.recall(last - 1)
+    driver.recall(last)
+    driver.recall(last - 4)
+    driver.sync()
+    driver.clock.advance(seconds=3)
+    # The release and the recall of a message that is due share a flush.
+    driver.recall(last - 3)
+    driver.release()
+    driver.recall(last - 2)
+    driver.sync()
+    driver.append(message(in_ms=250_000, size=300))
+    driver.sync()
+
+
 def very_late(driver: Driver) -> None:
     """Commit half messages older than ``copy_after_ms``, so that the commit copies them."""
     message = driver.message
@@ -190,6 +213,8 @@ def old_and_needed(driver: Driver) -> None:
 def settle_the_old(driver: Driver) -> None:
     message = driver.message
     undecided = driver.open_transactions()
+    waiting = [row for row in driver.world.rows.values() if row.head is None and row.is_waiting]
+    driver.recall(waiting[-1].number)
     driver.prepare(message(), transaction_id="open-parts", number=2)
     driver.sync()
     for transaction in undecided:

@@ -14,7 +14,7 @@ import numpy as np
 from escrowmq.transaction.records import NEVER
 
 if TYPE_CHECKING:
-    from escrowmq.store.table.state_table import StateTable
+    from escrowmq.store.table.row_places import RowPlaces
 
 LOOKAHEAD_MS = 1_000
 """How far ahead a chunk is sorted; each sort reads all of its rows."""
@@ -23,7 +23,7 @@ LOOKAHEAD_MS = 1_000
 class Releases:
     """Releases of one state table."""
 
-    def __init__(self, table: StateTable) -> None:
+    def __init__(self, table: RowPlaces) -> None:
         self._table = table
 
     def sort_one(self, now_ms: int) -> bool:

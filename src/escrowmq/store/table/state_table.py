@@ -8,39 +8,20 @@ decided rows are read from the file on demand.
 
 from __future__ import annotations
 
-import heapq
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-import msgspec
 import numpy as np
 
-from escrowmq.store.disk.rows import STATE_ROW, Rows
+from escrowmq.store.disk.rows import Rows
 from escrowmq.store.table.chunk import Chunk
-from escrowmq.store.table.id_filter import IdFilter
-from escrowmq.store.table.releases import Releases
-from escrowmq.store.table.state_files import StateFiles, StateSnapshot
-from escrowmq.store.table.survivors import Survivors
-from escrowmq.store.table.undecided import held_in
-from escrowmq.store.table.unfiled_ops import UnfiledOps
+from escrowmq.store.table.row_queries import RowQueries
+from escrowmq.store.table.state_files import StateSnapshot
 from escrowmq.transaction.records import NEVER
 from escrowmq.transaction.states import STATES, State
-from escrowmq.transaction.table import (
-    FIRST,
-    HALF_COLUMNS,
-    Half,
-    HalfColumns,
-    HeldRows,
-    NewRows,
-    first_row,
-)
+from escrowmq.transaction.table import Half, NewRows, first_row
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from escrowmq.model.message import SentMessage
-    from escrowmq.store.disk.disk import Disk
-    from escrowmq.store.table.survivor_columns import KeptRows
     from escrowmq.transaction.core import Where
     from escrowmq.transaction.records import Carried, CarriedRow
 
@@ -51,212 +32,8 @@ DROP_SHARE = 64
 _DECIDED = (State.COMMITTED, State.ROLLED_BACK)
 
 
-class LogReaders(msgspec.Struct, frozen=True):
-    """Functions that read the log, where the text of each row is."""
-
-    #: Transaction id and part number of a request, by its first row.
-    identity: Callable[[Half], tuple[str, int]]
-    #: Whether a stored half holds this message.
-    holds: Callable[[Half, SentMessage], bool]
-    #: Return the client that decided in the frame at this offset, and when it did.
-    decision: Callable[[int], tuple[str, int]]
-
-
-class StateTable:
+class StateTable(RowQueries):
     """Every row; the table that the broker gives to the core."""
-
-    def __init__(self, disk: Disk, chunk_rows: int, reading: LogReaders) -> None:
-        self.chunk_rows = chunk_rows
-        self._reading = reading
-        self.files = StateFiles(disk, chunk_rows)
-        #: The lowest known row; the map may hold older survivors.
-        self.start = 0
-        self.end = 0
-        #: By base, ascending.
-        self.chunks: dict[int, Chunk] = {}
-        self.survivors = Survivors()
-        self.releases = Releases(self)
-        self.ops = UnfiledOps()
-        self.ids = IdFilter()
-        #: Bases of chunks that leave memory once a checkpoint has written them.
-        self._leaving: list[int] = []
-        #: Whether rows may be missing in between, lost or deleted; then each is handled alone.
-        self.lacks_rows = False
-
-    # Queries.
-
-    def get(self, half_offset: int) -> Half | None:
-        """Return the row, or None if it never existed or is gone."""
-        chunk = self.chunks.get(half_offset - half_offset % self.chunk_rows)
-        if chunk is None:
-            survivor = self.survivors.rows.get(half_offset)
-            if survivor is not None or not self.start <= half_offset < self.end:
-                return survivor
-            filed = self.files.half(half_offset)
-            return filed if filed.size else None
-        at = half_offset - chunk.base
-        if not chunk.skipped <= at < chunk.count or not chunk.size[at]:
-            return self.survivors.rows.get(half_offset)
-        log_offset, carried = chunk.log_offset[at], chunk.carried
-        part = chunk.part[at]
-        first = half_offset if part & FIRST else half_offset - part
-        return Half(
-            half_offset=half_offset,
-            log_offset=log_offset,
-            location=log_offset if carried is None else carried[at] or log_offset,
-            size=chunk.size[at],
-            crc=chunk.crc[at],
-            stored_at_ms=chunk.stored_at_ms[at],
-            origin=chunk.origin[at],
-            queue=chunk.queue[at],
-            tags=chunk.tags[at],
-            part=part,
-            state=STATES[chunk.state[at]],
-            checks_sent=chunk.checks_sent[at],
-            next_at_ms=chunk.next_at_ms[at],
-            op_offset=self.ops.of_request(first),
-        )
-
-    def columns(self, rows: Rows) -> HalfColumns:
-        """Return columns of these rows; ``is_here`` tells which rows only a chunk holds."""
-        held = {name: np.zeros(len(rows), dtype=STATE_ROW[name]) for name in HALF_COLUMNS}
-        for base, here in self.by_chunk(rows):
-            at = rows[here] - base
-            for name, column in held.items():
-                column[here] = self.chunks[base].view(name)[at]
-        is_here = held["size"] > 0
-        kept = self.survivors.rows
-        if kept:
-            is_here &= np.fromiter((row not in kept for row in rows.tolist()), dtype=np.bool_)
-        return HalfColumns(is_here=is_here, **held)
-
-    def find(self, transaction_id: str) -> int | None:
-        """Return the first row of the newest request with exactly this transaction id, if known."""
-        wanted = crc32(transaction_id.encode())
-        if not self.ids.may_hold(wanted):
-            return None
-        for candidate in self._candidates(wanted):
-            half = self.get(candidate)
-            if (
-                half is not None
-                and half.part & FIRST
-                and self._reading.identity(half)[0] == transaction_id
-            ):
-                return candidate
-        return None
-
-    def may_have_id(self, half: Half, transaction_id: str) -> bool:
-        """Whether the row may belong to this transaction, judging by its hash.
-
-        A row that only files hold is decided, and any id may match it.
-        """
-        row, wanted = half.half_offset, crc32(transaction_id.encode())
-        if row in self.survivors.rows:
-            return row in self.survivors.rows_by_hash.get(wanted, ())
-        chunk = self.chunks.get(row - row % self.chunk_rows)
-        return chunk is None or chunk.id_hash[row - chunk.base] == wanted
-
-    def _candidates(self, wanted: int) -> Iterator[int]:
-        in_chunks = (
-            row for chunk in reversed(self.chunks.values()) for row in chunk.candidates(wanted)
-        )
-        # A survivor may be newer than a row whose chunk could not leave yet.
-        kept = sorted(self.survivors.rows_by_hash.get(wanted, ()), reverse=True)
-        yield from heapq.merge(in_chunks, kept, reverse=True) if kept else in_chunks
-
-    def row_at(self, log_offset: int) -> int | None:
-        """Return the row of the message that was first stored at exactly this log offset."""
-        row = self._row_at(log_offset)
-        # A lost row has the log offset of the frame that lost it.
-        return None if row is None or self.get(row) is None else row
-
-    def _row_at(self, log_offset: int) -> int | None:
-        for chunk in reversed(self.chunks.values()):
-            if chunk.count > chunk.skipped and chunk.log_offset[chunk.skipped] <= log_offset:
-                row = chunk.row_at(log_offset)
-                if row is not None:
-                    return row
-                break
-        survivor = self.survivors.row_at(log_offset)
-        if survivor is not None:
-            return survivor
-        row = self.files.row_at(log_offset)
-        return row if row is not None and self.start <= row < self.end else None
-
-    def holds(self, half: Half, message: SentMessage) -> bool:
-        """Whether the stored half has this message's topic and body."""
-        return self._reading.holds(half, message)
-
-    def identity(self, half: Half) -> tuple[str, int]:
-        """Return the transaction id and part number, as they were prepared."""
-        return self._reading.identity(half)
-
-    def decided_by(self, half: Half) -> tuple[str, int]:
-        """Return who decided it, and when."""
-        return self._reading.decision(self.op_offset(half))
-
-    def op_offset(self, half: Half) -> int:
-        """Return the frame that decided it; -1 if none has, or if it is no longer known."""
-        if half.op_offset >= 0:
-            return half.op_offset
-        # Memory has it until a file does; a row that was carried forward may have no file.
-        op_offset = self.ops.of_many(half.half_offset)
-        return self.files.op_offset(half.half_offset) if op_offset < 0 else op_offset
-
-    def queues(self, first: int, count: int) -> Sequence[int]:
-        """Return the queue of each of these rows."""
-        at = first % self.chunk_rows
-        chunk = None if self.lacks_rows else self.chunks.get(first - at)
-        if chunk is not None and chunk.skipped <= at and at + count <= chunk.count:
-            return chunk.queue[at : at + count]
-        return [half.queue for half in self._halves(first, count)]
-
-    def sizes(self, first: int, count: int) -> int:
-        """Return the total stored bytes of these rows."""
-        return sum(half.size for half in self._halves(first, count))
-
-    def held_in(self, queues: Sequence[int], rows_max: int) -> HeldRows:
-        """Count what is held in these queues; name at most ``rows_max`` undecided rows."""
-        return held_in(self, queues, rows_max)
-
-    def due(self, now_ms: int, limit: int) -> list[int]:
-        """Return the rows that are due: undecided ones to check, committed ones to make visible."""
-        rows = [half.half_offset for half in self.kept() if half.next_at_ms <= now_ms]
-        for chunk in self.chunks.values():
-            if len(rows) >= limit:
-                break
-            rows.extend(chunk.due(now_ms, limit - len(rows)))
-        return rows[:limit]
-
-    def releasable(self, now_ms: int, limit: int) -> list[int]:
-        """Return committed rows whose time to become visible has come, sorted by time."""
-        while self.releases.sort_one(now_ms):
-            pass
-        return self.releases.first(now_ms, limit)
-
-    def origins_needed(self, origins: set[int]) -> set[int]:
-        """Return those of these origins that still have a needed row."""
-        kept = self.kept_rows()
-        found = set(np.unique(kept.view("origin")[kept.is_needed]).tolist())
-        for chunk in self.chunks.values():
-            if chunk.needed:
-                found.update(chunk.origins_needed())
-        return origins & found
-
-    @property
-    def needed(self) -> int:
-        """Number of rows that are prepared, parked or not yet visible."""
-        kept = int(np.count_nonzero(self.kept_rows().is_needed))
-        return kept + sum(chunk.needed for chunk in self.chunks.values())
-
-    @property
-    def needed_bytes(self) -> int:
-        """Stored bytes of the needed rows."""
-        # The map already has the needed rows of a chunk that is about to leave.
-        staying = (chunk for base, chunk in self.chunks.items() if base not in self._leaving)
-        return self.survivors.needed_bytes + sum(
-            chunk.needed_bytes() for chunk in staying if chunk.needed
-        )
 
     # Changes. Each sets absolute values, so a repeat changes nothing.
 
@@ -482,70 +259,3 @@ class StateTable:
         self.files.remove_below(log_offset, pinned)
         if self.files.chunks:
             self.start = max(self.start, self.files.chunks[0].base)
-
-    # Where rows are.
-
-    def kept(self) -> Iterator[Half]:
-        """Yield the rows of the map, except those of a chunk that is about to leave."""
-        for row, half in self.survivors.rows.items():
-            if self.place(row)[0] is None:
-                yield half
-
-    def kept_rows(self) -> KeptRows:
-        """Return the columns of the rows that ``kept`` yields."""
-        columns = self.survivors.columns
-        if not self._leaving:
-            return columns.all()
-        rows = columns.all().half_offsets()
-        is_in_chunk = np.zeros(len(rows), dtype=np.bool_)
-        for base in self._leaving:
-            here = np.flatnonzero((rows >= base) & (rows < base + self.chunk_rows))
-            is_in_chunk[here] = self.chunks[base].view("size")[rows[here] - base] > 0
-        return columns.without(is_in_chunk)
-
-    def needed_blocks(self) -> Iterator[Chunk | KeptRows]:
-        """Yield columns of all rows, each row once, except chunks in which nothing is needed."""
-        yield self.kept_rows()
-        yield from (chunk for chunk in self.chunks.values() if chunk.needed)
-
-    def place(self, half_offset: int) -> tuple[Chunk | None, int]:
-        """Return a row's chunk and its index there; None and 0 if it is not in a chunk."""
-        chunk = self.chunks.get(half_offset - half_offset % self.chunk_rows)
-        at = half_offset % self.chunk_rows
-        if chunk is None or not chunk.skipped <= at < chunk.count or not chunk.size[at]:
-            return None, 0
-        return chunk, at
-
-    def slices(self, first: int, count: int) -> Iterator[tuple[Chunk, int, int]]:
-        """Yield where these rows are in chunks: chunk, start and end."""
-        row = first
-        while row < first + count:
-            base = row - row % self.chunk_rows
-            end = min(first + count, base + self.chunk_rows)
-            chunk = self.chunks.get(base)
-            if chunk is not None:
-                at, stop = max(row - base, chunk.skipped), min(end - base, chunk.count)
-                if at < stop:
-                    yield chunk, at, stop
-            row = end
-
-    def by_chunk(self, rows: Rows) -> list[tuple[int, Rows]]:
-        """Group rows by their chunks in memory: each chunk's base, and its indices in ``rows``."""
-        bases = rows - rows % self.chunk_rows
-        found = []
-        for base in np.unique(bases).tolist():
-            chunk = self.chunks.get(base)
-            if chunk is not None:
-                start, end = base + chunk.skipped, base + chunk.count
-                found.append((base, np.flatnonzero((rows >= start) & (rows < end))))
-        return found
-
-    def is_in_chunks(self, first: int, count: int) -> bool:
-        """Whether all these rows are in chunks."""
-        return sum(end - at for _, at, end in self.slices(first, count)) == count
-
-    def _halves(self, first: int, count: int) -> Iterator[Half]:
-        for row in range(first, first + count):
-            half = self.get(row)
-            assert half is not None, "a request's rows stay together"
-            yield half

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from escrowmq.store.disk.rows import Rows
     from escrowmq.store.table.chunk import Chunk
-    from escrowmq.store.table.state_table import StateTable
+    from escrowmq.store.table.row_places import RowPlaces
     from escrowmq.store.table.survivor_columns import KeptRows
 
 SPAN_PER_NUMBER_MAX = 8
@@ -37,7 +37,7 @@ class HeldBack(msgspec.Struct, frozen=True):
     timed: Counter[int]
 
 
-def prepared_by_origin(table: StateTable) -> Counter[int]:
+def prepared_by_origin(table: RowPlaces) -> Counter[int]:
     """Return how many transactions of each origin may be back-checked."""
     # Only the head of a transaction is ever due.
     found = [np.zeros(0, dtype=np.int64)]
@@ -65,7 +65,7 @@ def _counted(numbers: Rows) -> Counter[int]:
     return Counter(dict(zip(keys.tolist(), counts.tolist(), strict=True)))
 
 
-def held_back(table: StateTable) -> HeldBack:
+def held_back(table: RowPlaces) -> HeldBack:
     """Return how many messages each queue will get, or may get, later."""
     found = HeldBack(Counter(), Counter())
     for block in table.needed_blocks():
@@ -76,7 +76,7 @@ def held_back(table: StateTable) -> HeldBack:
     return found
 
 
-def held_in(table: StateTable, queues: Sequence[int], rows_max: int) -> HeldRows:
+def held_in(table: RowPlaces, queues: Sequence[int], rows_max: int) -> HeldRows:
     """Return what is prepared, parked or waiting in these queues."""
     undecided: Counter[int] = Counter()
     waiting: Counter[int] = Counter()

@@ -1,0 +1,154 @@
+"""Durable transactions per second with each state store.
+
+A run ends when the state store has followed everything, not only when the clients have answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from bench.figures.common import HOST, alternate, held, message, report, scratch
+from bench.figures.postgres import postgres_url
+from escrowmq.broker.write.writer import Writer
+from escrowmq.model.clock import SystemClock
+from escrowmq.model.resolution import Resolution
+from escrowmq.store.config import StoreConfig
+from escrowmq.store.disk.disk import OsDisk
+from escrowmq.store.recovery.recovery import open_store
+from escrowmq.store.store import Store
+from escrowmq.transaction.commands import End, HoldReply, Prepare, Verdicts
+from escrowmq.transaction.policy import CheckPolicy
+
+IN_FLIGHT = 256
+TRANSACTIONS = 8_000
+SINGLE = 64
+SINGLE_TRANSACTIONS = 6_000
+BULK = 20_000
+BULK_PART = 4_096
+
+
+def opened_with(path: Path, kind: str, url: str = "") -> Store:
+    """Open a store with a state store."""
+    path.mkdir(exist_ok=True)
+    policy = replace(CheckPolicy(), state_store=kind, state_url=url)  # type: ignore[arg-type]
+    return open_store(OsDisk(path), StoreConfig(), policy, HOST)[0]
+
+
+def speed() -> None:
+    """Compare transactions on mapped files with those on the table."""
+    with scratch() as path:
+        numbers = iter(range(10**9))
+
+        def rate(kind: str) -> float:
+            store = opened_with(path / f"store-{next(numbers)}", kind)
+            return asyncio.run(transactions_per_second(store, IN_FLIGHT, TRANSACTIONS))
+
+        mine, base, ratio = alternate(lambda _: rate("mapped"), lambda _: rate("table"))
+        report("mapped_over_table_tx", ratio, "x", per_second=mine, table_per_second=base)
+
+
+def sql() -> None:
+    """Compare transactions on PostgreSQL with plain commits of one row; then in bulk."""
+    with scratch() as path, postgres_url() as url:
+        numbers = iter(range(10**9))
+
+        def rate(_run: int) -> float:
+            store = opened_with(path / f"store-{next(numbers)}", "sql", url)
+            return asyncio.run(transactions_per_second(store, SINGLE, SINGLE_TRANSACTIONS))
+
+        mine, base, ratio = alternate(rate, lambda _: commits_per_second(url), runs=3)
+        report("sql_single_64_over_commits", ratio, "x", per_second=mine, commits_per_second=base)
+        rates = [bulk(path / f"store-{next(numbers)}", url) for _ in range(3)]
+        report("sql_bulk_tx_per_s", max(rates), "1/s", runs=[round(one) for one in rates])
+
+
+async def transactions_per_second(store: Store, in_flight: int, count: int) -> float:
+    """Hold and commit transactions, both acknowledged, in ``in_flight`` tasks at once."""
+    writer = Writer(store, SystemClock())
+    body = os.urandom(300)
+    numbers = iter(range(count))
+
+    async def client() -> None:
+        for number in numbers:
+            one = message(number, body, queue_id=number % 4)
+            prepare = Prepare(group="orders", transaction_id=one.unique_key, messages=(one,))
+            reply = (await writer.submit(prepare)).reply
+            assert isinstance(reply, HoldReply)
+            ending = End(half_offset=reply.half_offset, resolution=Resolution.COMMIT, by="bench")
+            assert (await writer.submit(ending)).refused is None
+
+    started = time.perf_counter()
+    async with asyncio.TaskGroup() as group:
+        for _ in range(in_flight):
+            group.create_task(client())
+    following = writer.following
+    while following is not None and (  # noqa: ASYNC110 - the follower sets no event
+        following.follower.lag_rows or not following.follower.is_equal
+    ):
+        await asyncio.sleep(0.001)
+    took = time.perf_counter() - started
+    await writer.close()
+    return count / took
+
+
+def commits_per_second(url: str) -> float:
+    """Insert one row per transaction, on 64 connections at once."""
+    import psycopg
+
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("CREATE TABLE IF NOT EXISTS plain (id bigserial PRIMARY KEY, n bigint)")
+    each = SINGLE_TRANSACTIONS // SINGLE
+    ready = threading.Barrier(SINGLE + 1)
+
+    def work() -> None:
+        with psycopg.connect(url) as connection:
+            ready.wait()
+            for number in range(each):
+                connection.execute("INSERT INTO plain (n) VALUES (%s)", (number,))
+                connection.commit()
+
+    threads = [threading.Thread(target=work) for _ in range(SINGLE)]
+    for thread in threads:
+        thread.start()
+    ready.wait()
+    started = time.perf_counter()
+    for thread in threads:
+        thread.join()
+    return SINGLE * each / (time.perf_counter() - started)
+
+
+def bulk(path: Path, url: str) -> float:
+    """Return transactions per second; each gets its row, and the row goes with the verdict."""
+    store = opened_with(path, "sql", url)
+    clock, body = SystemClock(), os.urandom(300)
+    started = time.perf_counter()
+    rows = []
+    for number in range(BULK):
+        one = message(number, body, queue_id=number % 4)
+        rows.append(held(store, (one,), one.unique_key, clock.now_ms()))
+        if number % BULK_PART == BULK_PART - 1:
+            store.sync()
+    store.sync()
+    follower = store.follower
+    assert follower is not None
+    assert len(follower.states.snapshot(0, 2**62)) == BULK
+    for at in range(0, BULK, BULK_PART):
+        part = rows[at : at + BULK_PART]
+        said = Verdicts(
+            half_offsets=part,
+            commits=[True] * len(part),
+            states=[0] * len(part),
+            checks_sent=[0] * len(part),
+            by="bench",
+        )
+        assert store.execute(said, clock.now_ms()).refused is None
+        store.sync()
+    took = time.perf_counter() - started
+    assert len(follower.states.snapshot(0, 2**62)) == 0
+    store.close()
+    return BULK / took

@@ -1,0 +1,134 @@
+"""One connection to the database of a state store, opened again after each error."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from escrowmq.model.errors import RequestRefused, StoreUnusable, Unavailable
+from escrowmq.store.sql.schema import make_tables, remake_old_tables, state_tables
+from escrowmq.transaction.state_store import StatesLostTrack
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sqlalchemy import URL, Connection, Engine
+
+    from escrowmq.store.sql.schema import StateTables
+
+CONNECT_S = 5
+_PRAGMAS = ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = NORMAL")
+STATEMENT_MS = 60_000
+"""PostgreSQL ends a statement that takes longer."""
+
+
+class StateDatabase:
+    """The database that a URL names. Use it from one thread at a time."""
+
+    def __init__(self, url: str) -> None:
+        """Raise StoreUnusable if SQLAlchemy or the driver is missing, or the URL is malformed."""
+        try:
+            import sqlalchemy as sa
+        except ImportError:
+            raise StoreUnusable(
+                "sqlalchemy_missing", 'install it with: pip install "escrowmq[sql]"'
+            ) from None
+        self._error, self._conflict = sa.exc.SQLAlchemyError, sa.exc.IntegrityError
+        self.tables: StateTables = state_tables()
+        self._engine = _engine(url)
+        self._connection: Connection | None = None
+        self._is_made = False
+
+    @property
+    def is_sqlite(self) -> bool:
+        """Whether it is an SQLite file."""
+        return self._engine.dialect.name == "sqlite"
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the last work on it succeeded."""
+        return self._connection is not None
+
+    def connect(self) -> None:
+        """Connect unless it is connected; make the tables if they do not exist."""
+        if self._connection is None:
+            with self._refusing():
+                self._connection = self._engine.connect()
+                for pragma in _PRAGMAS if self.is_sqlite else ():
+                    self._connection.exec_driver_sql(pragma)
+                self._connection.commit()
+        if not self._is_made:
+            with self.transaction() as connection:
+                make_tables(connection, self.tables)
+            self._is_made = True
+
+    @contextmanager
+    def transaction(self) -> Iterator[Connection]:
+        """Run the block as one transaction; an error ends the connection."""
+        with self._refusing():
+            if self._connection is None:
+                raise Unavailable("state_store_away", "the connection ended")
+            with self._connection.begin():
+                yield self._connection
+
+    def remake_old(self) -> None:
+        """Replace tables of an older version by empty ones."""
+        with self._refusing(), self._engine.begin() as connection:
+            remake_old_tables(connection, self.tables)
+
+    def close(self) -> None:
+        """End the connection."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.invalidate()
+            connection.close()
+        self._engine.dispose()
+
+    @contextmanager
+    def _refusing(self) -> Iterator[None]:
+        try:
+            yield
+        except self._conflict:
+            # A row that this broker adds is there already: the rows are not those it left.
+            raise StatesLostTrack from None
+        except self._error as error:
+            self.close()
+            cause = str(getattr(error, "orig", None) or error).strip()
+            raise Unavailable(
+                "state_store_away", "the database of the state store is away", cause=cause[:200]
+            ) from None
+
+
+def _engine(url: str) -> Engine:
+    import sqlalchemy as sa
+    from sqlalchemy.pool import NullPool
+
+    try:
+        parsed = sa.make_url(url)
+    except sa.exc.ArgumentError:
+        # The error leaves out the value, which may hold a password.
+        raise RequestRefused(
+            "bad_config", "must be a URL of SQLAlchemy", key="transaction.state_url"
+        ) from None
+    parsed, arguments = _with_driver(parsed)
+    try:
+        return sa.create_engine(parsed, poolclass=NullPool, connect_args=arguments)
+    except ImportError as missing:
+        raise StoreUnusable(
+            "sql_driver_missing",
+            'install it; for PostgreSQL: pip install "escrowmq[sql,postgres]"',
+            driver=missing.name or parsed.drivername,
+        ) from None
+
+
+def _with_driver(url: URL) -> tuple[URL, dict[str, Any]]:
+    """Return the URL with the driver to use, and the arguments of its connections."""
+    if url.get_backend_name() == "sqlite":
+        # One thread at a time uses the connection, but not always the same one.
+        return url, {"check_same_thread": False, "timeout": CONNECT_S}
+    if url.drivername in ("postgresql", "postgres"):
+        url = url.set(drivername="postgresql+psycopg")
+    if url.drivername == "postgresql+psycopg":
+        options = f"-c statement_timeout={STATEMENT_MS}"
+        return url, {"connect_timeout": CONNECT_S, "options": options}
+    return url, {}

@@ -1,0 +1,353 @@
+"""State store in a database: one row for each undecided transaction, as RocketMQ 3.1.5 had it.
+
+The row goes away with the decision. There is no redo log: each batch is one transaction of the
+database, which also moves the position, and only under the epoch of the broker that claimed the
+store id. After every new connection the position is read again, because a database that failed over
+may have lost batches.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from escrowmq.model.errors import StoreUnusable, Unavailable
+from escrowmq.model.lineage import new_lineage
+from escrowmq.store.disk.rows import Rows
+from escrowmq.store.sql.database import StateDatabase
+from escrowmq.transaction.records import NEVER
+from escrowmq.transaction.state_store import (
+    HELD_ROWS,
+    FoundStates,
+    StatePosition,
+    StatesLostTrack,
+    are_held,
+    held_from,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from sqlalchemy import Connection, Row
+
+    from escrowmq.transaction.records import NamedOrigin
+    from escrowmq.transaction.state_store import StateBatch, StateClaim, StatePart, WantedStates
+
+PART_ROWS = 16_384
+#: Half offsets that one statement names.
+NAMED_MAX = 1_000
+LEASE_S = 15.0
+"""A broker that has written within this time still claims its store id."""
+_CHECKED = ("state", "checks_sent", "next_check_at_ms")
+
+
+class SqlStates:
+    """The rows of one store."""
+
+    name = "sql"
+    part_rows = PART_ROWS
+
+    def __init__(self, url: str, store_id: str) -> None:
+        self._database = StateDatabase(url)
+        self._store_id = store_id
+        self._lineage = new_lineage(store_id)
+        #: Batches that are known to be applied, and batches that the database last showed.
+        self._batches = self._seen = 0
+
+    # The port.
+
+    def open(self, claim: StateClaim) -> StatePosition | None:
+        """Claim the store id; refuse if another broker that still writes has it."""
+        import sqlalchemy as sa
+
+        self._database.connect()
+        position = self._database.tables.position
+        mine = {"epoch": claim.lineage.epoch, "place": claim.place, "beat_at": self._now()}
+        with self._database.transaction() as connection:
+            found = self._position(connection)
+            if found is None:
+                blank = {"log_offset": 0, "rows_end": 0, "batches": 0}
+                new = sa.insert(position).values(store_id=self._store_id, **blank, **mine)
+                connection.execute(new)
+            else:
+                self._refuse_second(found, claim)
+                taken = connection.execute(
+                    sa.update(position)
+                    .where(position.c.store_id == self._store_id, position.c.epoch == found.epoch)
+                    .values(mine)
+                )
+                if taken.rowcount != 1:
+                    raise Unavailable("state_store_away", "another broker claims the store id now")
+        self._lineage = claim.lineage
+        self._batches = self._seen = 0 if found is None else found.batches
+        if found is None or not claim.lineage.holds(found.epoch, found.log_offset):
+            return None
+        return StatePosition(found.epoch, found.log_offset, found.rows_end)
+
+    def follow(self, batch: StateBatch) -> int:
+        """Apply a batch as one transaction of the database."""
+        import sqlalchemy as sa
+
+        self._connect_again()
+        if self._seen > self._batches:
+            # It was applied, and the connection broke before the answer.
+            self._batches = self._seen
+            return 0
+        table = self._database.tables.transactions
+        new = batch.appended[are_held(batch.appended)]
+        decided = batch.decided["half_offset"][batch.decided["is_head"]]
+        checked = batch.checked[are_held(batch.checked)]
+        with self._database.transaction() as connection:
+            self._move(connection, batch.position)
+            if len(new):
+                connection.execute(sa.insert(table), self._values(new, batch.origins))
+            unheld = len(decided) - self._delete(connection, decided)
+            if len(checked):
+                changed = (
+                    sa.update(table)
+                    .where(table.c.store_id == self._store_id)
+                    .where(table.c.half_offset == sa.bindparam("row"))
+                    .values({name: sa.bindparam(f"new_{name}") for name in _CHECKED})
+                )
+                values = self._values(checked, batch.origins)
+                connection.execute(changed, list(map(_changes, values)))
+        self._batches = self._seen = self._batches + 1
+        return unheld
+
+    def replace(self, part: StatePart) -> int:
+        """Make the rows of a range equal to those of the core."""
+        import sqlalchemy as sa
+
+        self._connect_again()
+        wanted = held_from(part.rows)
+        held, is_ours = self._held(part.first, part.end)
+        common, here, there = np.intersect1d(
+            held["half_offset"], wanted["half_offset"], assume_unique=True, return_indices=True
+        )
+        same = common[(held[here] == wanted[there]) & is_ours[here]]
+        extra = np.setdiff1d(held["half_offset"], same)
+        missing = np.setdiff1d(wanted["half_offset"], same)
+        if not (len(extra) or len(missing)):
+            return 0
+        rows = part.rows[np.isin(part.rows["half_offset"], missing)]
+        with self._database.transaction() as connection:
+            self._refuse_other_epoch(self._position(connection))
+            self._delete(connection, extra)
+            if len(rows):
+                values = self._values(rows, part.origins)
+                connection.execute(sa.insert(self._database.tables.transactions), values)
+        return len(np.union1d(extra, missing))
+
+    def parts_held(self) -> list[int]:
+        """The starts of the ranges that have rows."""
+        import sqlalchemy as sa
+
+        self._connect_again()
+        rows = self._database.tables.transactions.c
+        part = rows.half_offset - rows.half_offset % PART_ROWS
+        with self._database.transaction() as connection:
+            asked = sa.select(part).where(rows.store_id == self._store_id).distinct()
+            return sorted(connection.execute(asked).scalars())
+
+    def scan(self, wanted: WantedStates) -> FoundStates:
+        """Find due rows by the indices of their times, and others by the primary key."""
+        import sqlalchemy as sa
+
+        self._connect_again()
+        rows = self._database.tables.transactions.c
+        half_offset: Any = rows.half_offset
+        if wanted.check_at_ms is not None:
+            # An expression, so that no planner reads all rows of the range by the primary key.
+            half_offset = rows.half_offset + 0
+        in_range = (
+            sa.select(rows.half_offset)
+            .where(rows.store_id == self._store_id)
+            .where(half_offset >= wanted.first, half_offset < wanted.end)
+            .where(rows.state.in_([int(state) for state in wanted.states]))
+        )
+        asked: Any = in_range
+        if wanted.check_at_ms is not None:
+            # Each half uses its own index; one condition with OR would use neither.
+            asked = sa.union(
+                in_range.where(rows.next_check_at_ms <= wanted.check_at_ms),
+                in_range.where(rows.stored_at_ms <= wanted.stored_at_ms),
+            )
+        with self._database.transaction() as connection:
+            limited = asked.order_by("half_offset").limit(wanted.limit + 1)
+            found = np.array(connection.execute(limited).scalars().all(), dtype=np.int64)
+        next_first = int(found[wanted.limit]) if len(found) > wanted.limit else None
+        return FoundStates(found[: wanted.limit], next_first)
+
+    def low_water(self) -> int:
+        """The lowest row; the end if there is none."""
+        import sqlalchemy as sa
+
+        self._connect_again()
+        tables = self._database.tables
+        rows = tables.transactions.c
+        with self._database.transaction() as connection:
+            asked = sa.select(sa.func.min(rows.half_offset)).where(rows.store_id == self._store_id)
+            lowest = connection.execute(asked).scalar()
+            found = self._position(connection)
+        if lowest is not None:
+            return int(lowest)
+        return 0 if found is None else int(found.rows_end)
+
+    def snapshot(self, first: int, end: int) -> Rows:
+        """Return the rows of a range."""
+        self._connect_again()
+        return self._held(first, end)[0]
+
+    def _held(self, first: int, end: int) -> tuple[Rows, Rows]:
+        """Return the rows of a range, and which of them are on this broker's lineage."""
+        import sqlalchemy as sa
+
+        rows = self._database.tables.transactions.c
+        asked = (
+            sa.select(
+                rows.half_offset,
+                rows.log_offset,
+                sa.func.coalesce(rows.next_check_at_ms, NEVER),
+                rows.state,
+                rows.checks_sent,
+                rows.epoch,
+            )
+            .where(rows.store_id == self._store_id)
+            .where(rows.half_offset >= first, rows.half_offset < end)
+            .order_by(rows.half_offset)
+        )
+        with self._database.transaction() as connection:
+            found = connection.execute(asked).all()
+        held = np.array([tuple(row[:5]) for row in found], dtype=HELD_ROWS)
+        is_ours = [self._lineage.holds(row.epoch, row.log_offset) for row in found]
+        return held, np.array(is_ours, dtype=np.bool_)
+
+    def close(self, position: StatePosition | None) -> None:
+        """Release the claim if the broker stops cleanly, and end the connection."""
+        try:
+            if position is not None and self._database.is_connected:
+                with self._database.transaction() as connection:
+                    self._move(connection, position, beat_at=None)
+        finally:
+            self._database.close()
+
+    def remake_old_tables(self) -> None:
+        """Replace tables of an older version by empty ones."""
+        self._database.remake_old()
+
+    # The position.
+
+    def _now(self) -> Any:  # noqa: ANN401 - an expression of SQLAlchemy
+        """Return the database's time in seconds."""
+        import sqlalchemy as sa
+
+        if self._database.is_sqlite:
+            return (sa.func.julianday("now") - 2_440_587.5) * 86_400.0
+        return sa.cast(sa.extract("epoch", sa.func.clock_timestamp()), sa.Double)
+
+    def _position(self, connection: Connection) -> Row[Any] | None:
+        import sqlalchemy as sa
+
+        table = self._database.tables.position
+        asked = sa.select(table, self._now().label("now")).where(table.c.store_id == self._store_id)
+        return connection.execute(asked).one_or_none()
+
+    def _refuse_second(self, found: Row[Any], claim: StateClaim) -> None:
+        is_writing = found.beat_at is not None and found.now - found.beat_at < LEASE_S
+        is_same_place = bool(claim.place) and found.place == claim.place
+        if found.epoch != claim.lineage.epoch and is_writing and not is_same_place:
+            raise self._claimed(found.place)
+
+    def _claimed(self, place: str) -> StoreUnusable:
+        return StoreUnusable(
+            "state_store_claimed",
+            "another broker with this store id uses the database: stop one of the two",
+            store_id=self._store_id,
+            place=place,
+        )
+
+    def _move(self, connection: Connection, to: StatePosition, **more: object) -> None:
+        """Move the position, and raise if another broker has claimed the store id."""
+        import sqlalchemy as sa
+
+        table = self._database.tables.position
+        values = {
+            "log_offset": to.log_offset,
+            "rows_end": to.rows_end,
+            "batches": self._batches + 1,
+            "beat_at": self._now(),
+        }
+        moved = connection.execute(
+            sa.update(table)
+            .where(table.c.store_id == self._store_id, table.c.epoch == self._lineage.epoch)
+            .values(values | more)
+        )
+        if moved.rowcount != 1:
+            self._refuse_other_epoch(self._position(connection))
+
+    def _refuse_other_epoch(self, found: Row[Any] | None) -> None:
+        """Raise if the position belongs to another broker, or to an earlier start of this one."""
+        if found is None or self._lineage.holds(found.epoch, found.log_offset):
+            if found is None or found.epoch != self._lineage.epoch:
+                # The database went back to a time before this broker's claim.
+                raise StatesLostTrack
+        else:
+            raise self._claimed(found.place)
+
+    def _connect_again(self) -> None:
+        """Connect if the connection broke, and look how far the database is."""
+        if self._database.is_connected:
+            return
+        self._database.connect()
+        with self._database.transaction() as connection:
+            found = self._position(connection)
+            self._refuse_other_epoch(found)
+            assert found is not None
+            if found.batches - self._batches not in (0, 1):
+                raise StatesLostTrack
+            self._seen = found.batches
+
+    # Rows.
+
+    def _values(self, rows: Rows, origins: Mapping[int, NamedOrigin]) -> list[dict[str, Any]]:
+        columns = {name: rows[name].tolist() for name in rows.dtype.names or ()}
+        return [
+            {
+                "store_id": self._store_id,
+                "half_offset": columns["half_offset"][at],
+                "epoch": self._lineage.epoch,
+                "log_offset": columns["log_offset"][at],
+                "size": columns["size"][at],
+                "stored_at_ms": columns["stored_at_ms"][at],
+                "producer_group": origins[columns["origin"][at]].group,
+                "ledger": origins[columns["origin"][at]].ledger,
+                "state": columns["state"][at],
+                "checks_sent": columns["checks_sent"][at],
+                "next_check_at_ms": (
+                    None if columns["next_at_ms"][at] == NEVER else columns["next_at_ms"][at]
+                ),
+            }
+            for at in range(len(rows))
+        ]
+
+    def _delete(self, connection: Connection, half_offsets: Rows) -> int:
+        """Delete these rows, and return how many there were."""
+        import sqlalchemy as sa
+
+        rows = self._database.tables.transactions
+        deleted = 0
+        for at in range(0, len(half_offsets), NAMED_MAX):
+            named = half_offsets[at : at + NAMED_MAX].tolist()
+            done = connection.execute(
+                sa.delete(rows).where(
+                    rows.c.store_id == self._store_id, rows.c.half_offset.in_(named)
+                )
+            )
+            deleted += done.rowcount
+        return deleted
+
+
+def _changes(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the parameters that change one row."""
+    return {"row": values["half_offset"]} | {f"new_{name}": values[name] for name in _CHECKED}

@@ -1,0 +1,130 @@
+"""The state store in PostgreSQL: killed in the middle of work, gone back in time, claimed twice."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from escrowmq.model.errors import StoreUnusable
+from escrowmq.testing.faulty_disk import FaultyDisk
+from escrowmq.transaction.policy import CheckPolicy
+from escrowmq.transaction.state_store import WantedStates
+from tests.crash.driver import BORN, POLICY, Driver
+from tests.crash.state_stores import judge_states, let_go
+from tests.ledger.conftest import postgres_server
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Any]:
+    with postgres_server() as running:
+        yield running
+
+
+@pytest.fixture
+def policy(server: Any) -> CheckPolicy:
+    with psycopg.connect(server.get_uri(), autocommit=True) as connection:
+        connection.execute("DROP SCHEMA public CASCADE")
+        connection.execute("CREATE SCHEMA public")
+    return replace(POLICY, state_store="sql", state_url=server.get_uri())
+
+
+def driver_on(policy: CheckPolicy) -> Driver:
+    return Driver(FaultyDisk(BORN), policy=policy)
+
+
+def kill(server: Any) -> None:
+    """End the server's processes at once, as a power cut of its machine would."""
+    pid = server.get_pid()
+    os.kill(pid, signal.SIGQUIT)
+    while Path(f"/proc/{pid}").exists():
+        os.sched_yield()
+
+
+def state_of(driver: Driver) -> str:
+    assert driver.store.follower is not None
+    return driver.store.follower.state
+
+
+def test_a_server_killed_in_the_middle_is_caught_up(server: Any, policy: CheckPolicy) -> None:
+    driver = driver_on(policy)
+    rows = [driver.prepare(driver.message()) for _ in range(10)]
+    driver.sync()
+    driver.judge()
+    kill(server)
+    driver.commit(rows[0])
+    driver.prepare(driver.message())
+    driver.sync()
+    assert state_of(driver) == "away"
+    server.start()
+    driver.judge()
+    kill(server)
+    for row in rows[1:6]:
+        driver.commit(row)
+    driver.prepare(driver.message(), driver.message())
+    # Restarts without the server, too: the log has everything.
+    driver.sync()
+    driver.kill()
+    assert state_of(driver) == "away"
+    server.start()
+    driver.judge()
+    driver.close()
+    driver.judge()
+    let_go(driver.store)
+
+
+def test_a_failover_that_lost_its_tail_is_corrected(server: Any, policy: CheckPolicy) -> None:
+    driver = driver_on(policy)
+    rows = [driver.prepare(driver.message()) for _ in range(5)]
+    driver.sync()
+    with psycopg.connect(server.get_uri(), autocommit=True) as connection:
+        connection.execute("CREATE TABLE kept AS SELECT * FROM escrowmq_state_transactions")
+        connection.execute("CREATE TABLE place AS SELECT * FROM escrowmq_state_position")
+        driver.commit(rows[0])
+        driver.sync()
+        driver.commit(rows[1])
+        driver.prepare(driver.message())
+        driver.sync()
+        # The database goes back, as a replica that had not received everything.
+        for table, copy in (("transactions", "kept"), ("position", "place")):
+            connection.execute(f"DELETE FROM escrowmq_state_{table}")
+            connection.execute(f"INSERT INTO escrowmq_state_{table} SELECT * FROM {copy}")
+    assert driver.store.follower is not None
+    driver.store.follower.states._database.close()  # type: ignore[attr-defined]
+    driver.prepare(driver.message())
+    driver.sync()
+    judge_states(driver.store)
+    let_go(driver.store)
+
+
+def test_the_view_and_the_scan_agree(server: Any, policy: CheckPolicy) -> None:
+    driver = driver_on(policy)
+    rows = [driver.prepare(driver.message()) for _ in range(5)]
+    driver.sync()
+    driver.commit(rows[3])
+    driver.sync()
+    assert driver.store.follower is not None
+    due = WantedStates(limit=10, check_at_ms=2**60)
+    found = driver.store.follower.states.scan(due).half_offsets.tolist()
+    with psycopg.connect(server.get_uri()) as connection:
+        asked = "SELECT half_offset FROM escrowmq_undecided ORDER BY half_offset"
+        assert [row for (row,) in connection.execute(asked)] == found == [0, 1, 2, 4]
+    let_go(driver.store)
+
+
+def test_a_copy_of_a_running_broker_is_refused(server: Any, policy: CheckPolicy) -> None:
+    assert server.get_pid() is not None
+    driver = driver_on(policy)
+    driver.prepare(driver.message())
+    driver.sync()
+    with psycopg.connect(server.get_uri(), autocommit=True) as connection:
+        connection.execute("UPDATE escrowmq_state_position SET epoch = 'of the original'")
+    with pytest.raises(StoreUnusable, match="another broker"):
+        Driver(driver.disk, policy=policy)
+    let_go(driver.store)

@@ -1,0 +1,324 @@
+"""The state store in a database: one claim per store, and no row of another history."""
+
+from __future__ import annotations
+
+import sqlite3
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from escrowmq.model.errors import RequestRefused, StoreUnusable, Unavailable
+from escrowmq.model.lineage import Epoch, new_lineage
+from escrowmq.store.disk.disk import OsDisk
+from escrowmq.store.sql.database import StateDatabase, _with_driver
+from escrowmq.store.sql.schema import VIEW
+from escrowmq.store.sql.sql_states import SqlStates
+from escrowmq.store.states.choosing import place_of, url_in
+from escrowmq.testing.clock import ManualClock
+from escrowmq.testing.faulty_disk import FaultyDisk
+from escrowmq.transaction.commands import Park
+from escrowmq.transaction.policy import CheckPolicy
+from escrowmq.transaction.records import NEVER
+from escrowmq.transaction.state_store import StateClaim, StatePosition, StatesLostTrack
+from tests.unit.store.helpers import T0, Driver
+from tests.unit.store.state_stores import driver_of, follower_of, must_agree
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Row
+
+
+def ask(folder: Path, sql: str) -> list[tuple[object, ...]]:
+    with closing(sqlite3.connect(folder / "state.db")) as database:
+        rows = database.execute(sql).fetchall()
+        database.commit()
+    return rows
+
+
+def filled(folder: Path, count: int = 5) -> Driver:
+    driver = driver_of("sql", folder)
+    for number in range(count):
+        driver.hold(f"t{number}", ledger="L1" if number else "")
+    return driver
+
+
+def claim(*epochs: str, place: str = "") -> StateClaim:
+    lineage = new_lineage("s1")
+    for at, epoch in enumerate(epochs, 1):
+        lineage = lineage.with_epoch(Epoch(epoch, at, 0))
+    return StateClaim(lineage, place)
+
+
+def states_in(folder: Path) -> SqlStates:
+    return SqlStates(f"sqlite:///{folder / 'state.db'}", "s1")
+
+
+def test_plain_sql_shows_every_undecided_transaction(tmp_path: Path) -> None:
+    driver = filled(tmp_path)
+    driver.commit(1)
+    driver.do(Park(half_offset=2, reason="person"))
+    store_id = driver.store.core.lineage.store_id
+    asked = "SELECT store_id, half_offset, state, producer_group, ledger, next_check_at_ms > 0"
+    assert ask(tmp_path, f"{asked} FROM {VIEW} ORDER BY half_offset") == [
+        (store_id, 0, "prepared", "pay", "", 1),
+        (store_id, 2, "parked", "pay", "L1", None),
+        (store_id, 3, "prepared", "pay", "L1", 1),
+        (store_id, 4, "prepared", "pay", "L1", 1),
+    ]
+
+
+def test_two_stores_share_one_database(tmp_path: Path) -> None:
+    one, other = filled(tmp_path, 5), filled(tmp_path, 3)
+    one.commit(0)
+    assert must_agree(one) == [1, 2, 3, 4]
+    assert must_agree(other) == [0, 1, 2]
+    assert len(ask(tmp_path, f"SELECT 1 FROM {VIEW}")) == 7
+
+
+def test_a_second_broker_with_the_same_store_id_is_refused(tmp_path: Path) -> None:
+    first, second = states_in(tmp_path), states_in(tmp_path)
+    first.open(claim("a", place="here"))
+    with pytest.raises(StoreUnusable, match="another broker") as refused:
+        second.open(claim("b", place="there"))
+    assert refused.value.code == "state_store_claimed"
+    assert refused.value.fields == {"store_id": "s1", "place": "here"}
+    first.close(StatePosition("a", 1, 0))
+    assert second.open(claim("b", place="there")) is None
+    second.close(None)
+
+
+def test_the_same_directory_takes_its_claim_back_at_once(tmp_path: Path) -> None:
+    killed, again = states_in(tmp_path), states_in(tmp_path)
+    killed.open(claim("a", place="here"))
+    assert again.open(claim("a", "b", place="here")) == StatePosition("a", 0, 0)
+    # The first one was not dead after all: it finds that its claim is gone.
+    with pytest.raises((StoreUnusable, StatesLostTrack)):
+        killed.close(StatePosition("a", 9, 0))
+    again.close(None)
+
+
+def test_a_claim_of_a_dead_broker_ends(tmp_path: Path) -> None:
+    dead, other = states_in(tmp_path), states_in(tmp_path)
+    dead.open(claim("a", place="here"))
+    ask(tmp_path, "UPDATE escrowmq_state_position SET beat_at = beat_at - 60")
+    assert other.open(claim("b", place="there")) is None
+    for one in (dead, other):
+        one.close(None)
+
+
+def test_a_broker_whose_store_id_was_claimed_says_so(tmp_path: Path) -> None:
+    driver = filled(tmp_path)
+    ask(tmp_path, "UPDATE escrowmq_state_position SET epoch = 'other', place = 'there'")
+    driver.hold("new")
+    follower = follower_of(driver)
+    assert follower.state == "refused"
+    assert follower.problem is not None
+    assert follower.problem.code == "state_store_claimed"
+    assert follower.next_work() is None
+    with pytest.raises(StoreUnusable, match="another broker"):
+        driver.opened_again()
+
+
+def lose_connection(driver: Driver) -> SqlStates:
+    states = follower_of(driver).states
+    assert isinstance(states, SqlStates)
+    states._database.close()
+    return states
+
+
+def test_after_a_new_connection_it_goes_on_where_it_was(tmp_path: Path) -> None:
+    driver = filled(tmp_path)
+    lose_connection(driver)
+    driver.commit(0)
+    assert must_agree(driver) == [1, 2, 3, 4]
+    lose_connection(driver)
+    assert must_agree(driver) == [1, 2, 3, 4]
+    assert follower_of(driver).disagreed == follower_of(driver).caught_up == 0
+
+
+def test_a_batch_whose_answer_was_lost_is_not_applied_twice(tmp_path: Path) -> None:
+    driver = filled(tmp_path)
+    store = driver.store
+    follower, store.follower = follower_of(driver), None
+    driver.commit(0)
+    work = follower.next_work()
+    assert work is not None
+    # The batch is applied, and the connection breaks before the answer.
+    work.run()
+    store.follower = follower
+    states = lose_connection(driver)
+    states._batches = states._seen = states._batches - 1
+    follower.follow_all()
+    assert must_agree(driver) == [1, 2, 3, 4]
+    assert follower.disagreed == 0
+
+
+def test_a_database_that_lost_batches_is_brought_up_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    driver = filled(tmp_path)
+    driver.commit(0)
+    lose_connection(driver)
+    ask(tmp_path, "UPDATE escrowmq_state_position SET batches = batches - 2")
+    ask(tmp_path, "DELETE FROM escrowmq_state_transactions WHERE half_offset > 2")
+    driver.hold("new")
+    assert must_agree(driver) == [1, 2, 3, 4, 5]
+    assert "state_store_went_back" in caplog.text
+
+
+def test_a_database_that_lost_everything_is_filled_again(tmp_path: Path) -> None:
+    driver = filled(tmp_path)
+    ask(tmp_path, "DELETE FROM escrowmq_state_position")
+    ask(tmp_path, "DELETE FROM escrowmq_state_transactions")
+    driver.hold("new")
+    assert must_agree(driver) == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_row_that_is_there_already_shows_that_it_lost_track(tmp_path: Path) -> None:
+    driver = filled(tmp_path)
+    ask(
+        tmp_path,
+        "INSERT INTO escrowmq_state_transactions SELECT store_id, 5, epoch, 1, 1, 1, '', '', 0, 0,"
+        " 1 FROM escrowmq_state_transactions WHERE half_offset = 4",
+    )
+    driver.hold("new")
+    assert must_agree(driver) == [0, 1, 2, 3, 4, 5]
+
+
+def test_rows_of_another_history_are_deleted(tmp_path: Path) -> None:
+    driver = filled(tmp_path)
+    driver.store.close()
+    ask(tmp_path, "UPDATE escrowmq_state_transactions SET epoch = 'other' WHERE half_offset = 3")
+    ask(
+        tmp_path,
+        "INSERT INTO escrowmq_state_transactions SELECT store_id, 50000, epoch, 1, 1, 1, '', '', 0,"
+        " 0, 1 FROM escrowmq_state_transactions WHERE half_offset = 4",
+    )
+    driver = driver.opened_again()
+    assert must_agree(driver) == [0, 1, 2, 3, 4]
+    assert follower_of(driver).disagreed == 2
+    epochs = ask(tmp_path, "SELECT DISTINCT epoch FROM escrowmq_state_transactions")
+    assert epochs == [(driver.store.core.lineage.epoch,)]
+
+
+@pytest.mark.parametrize(("found", "advice"), [(0, "store migrate --to sql"), (9, "a newer")])
+def test_tables_of_another_version_are_refused(found: int, advice: str, tmp_path: Path) -> None:
+    driver = filled(tmp_path)
+    driver.store.close()
+    ask(tmp_path, f"UPDATE escrowmq_state_version SET version = {found}")
+    with pytest.raises(StoreUnusable, match=advice) as refused:
+        driver.opened_again()
+    assert refused.value.fields == {"version": found, "known": 1}
+    states = states_in(tmp_path)
+    for _ in range(2):
+        # The second attempt uses the connection of the first.
+        with pytest.raises(StoreUnusable, match=advice):
+            states.open(claim("a"))
+    states.close(None)
+
+
+def test_a_database_that_is_away_at_start_is_filled_when_it_is_there(tmp_path: Path) -> None:
+    (tmp_path / "state.db").mkdir()
+    driver = filled(tmp_path)
+    follower = follower_of(driver)
+    assert follower.state == "away"
+    assert isinstance(follower.problem, Unavailable)
+    assert follower.problem.code == "state_store_away"
+    assert follower.log_offset == 0
+    (tmp_path / "state.db").rmdir()
+    follower.follow_all()
+    assert must_agree(driver) == [0, 1, 2, 3, 4]
+
+
+def test_a_stop_while_the_database_is_away_succeeds(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    driver = filled(tmp_path)
+    ask(tmp_path, "DROP VIEW escrowmq_undecided")
+    ask(tmp_path, "ALTER TABLE escrowmq_state_position RENAME TO gone")
+    follower_of(driver).close()
+    assert "state_store_away" in caplog.text
+
+
+def test_without_sqlalchemy_the_error_names_the_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "sqlalchemy", None)
+    with pytest.raises(StoreUnusable, match=r"escrowmq\[sql\]"):
+        states_in(tmp_path)
+
+
+def test_without_a_driver_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(StoreUnusable, match="sql_driver_missing"):
+        StateDatabase("postgresql://host/database")
+
+
+def test_a_malformed_url_is_refused_without_its_text() -> None:
+    with pytest.raises(RequestRefused, match="must be a URL") as refused:
+        StateDatabase("secret")
+    assert "secret" not in str(refused.value)
+
+
+def test_postgresql_gets_a_driver_and_limits() -> None:
+    import sqlalchemy as sa
+
+    url, arguments = _with_driver(sa.make_url("postgresql://user@host/database"))
+    assert url.drivername == "postgresql+psycopg"
+    assert arguments == {"connect_timeout": 5, "options": "-c statement_timeout=60000"}
+    other = sa.make_url("postgresql+asyncpg://host/database")
+    assert _with_driver(other) == (other, {})
+
+
+def test_an_ended_connection_refuses_a_transaction(tmp_path: Path) -> None:
+    database = StateDatabase(f"sqlite:///{tmp_path / 'state.db'}")
+    with pytest.raises(Unavailable, match="the connection ended"), database.transaction():
+        pass
+    database.close()
+
+
+def test_no_url_means_sqlite_in_the_stores_directory(tmp_path: Path) -> None:
+    disk = OsDisk(tmp_path / "store")
+    driver = Driver(disk, clock=ManualClock(T0), policy=CheckPolicy(state_store="sql"))
+    driver.hold("t0")
+    assert must_agree(driver) == [0]
+    driver.store.close()
+    assert (tmp_path / "store" / "state.db").is_file()
+    driver = driver.opened_again()
+    assert must_agree(driver) == [0]
+    driver.store.close()
+    assert place_of(disk) == place_of(OsDisk(tmp_path / "store"))
+    assert place_of(disk) != place_of(OsDisk(tmp_path))
+    assert place_of(FaultyDisk()) == ""
+    with pytest.raises(StoreUnusable, match="state_url"):
+        url_in(FaultyDisk())
+
+
+def test_a_scan_connects_again(tmp_path: Path) -> None:
+    driver = filled(tmp_path)
+    states = lose_connection(driver)
+    assert states.low_water() == 0
+    assert len(states.snapshot(0, NEVER)) == 5
+
+
+def test_of_two_claims_at_the_same_moment_one_is_tried_again(tmp_path: Path) -> None:
+    class Overtaken(SqlStates):
+        """Another broker claims the store id right after this one has looked."""
+
+        def _position(self, connection: Connection) -> Row[Any] | None:
+            found = super()._position(connection)
+            connection.exec_driver_sql("UPDATE escrowmq_state_position SET epoch = 'other'")
+            return found
+
+    states_in(tmp_path).open(claim("a"))
+    states = Overtaken(f"sqlite:///{tmp_path / 'state.db'}", "s1")
+    with pytest.raises(Unavailable, match="another broker claims"):
+        states.open(claim("a"))
+    states.close(None)
+
+
+def test_the_time_is_the_databases() -> None:
+    states = SqlStates("postgresql://host/database", "s1")
+    assert "clock_timestamp()" in str(states._now())
