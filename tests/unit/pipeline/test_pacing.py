@@ -7,15 +7,17 @@ from msgspec.structs import replace
 from escrowmq.pipeline.config import PipelineConfig
 from escrowmq.pipeline.service.pacing import (
     ATTEMPTS_MS,
-    FAILED_MS_MAX,
     LEFT_OVER_REST_MS_MAX,
     Heard,
     Pace,
 )
+from escrowmq.pipeline.service.runs import FAILED_MS_MAX
 from escrowmq.protocol.native.pipeline_headers import AwaitDueAnswer
 
 CONFIG = PipelineConfig(
-    settle_interval_ms=5_000, archive_interval_ms=10_000, lake_upkeep_interval_ms=100_000
+    settle_interval_ms=5_000,
+    archive_interval_ms=10_000,
+    lake_upkeep_interval_ms=100_000,
 )
 
 
@@ -56,14 +58,14 @@ def test_while_a_round_runs_none_starts() -> None:
     assert pace.settle_at_ms() is None
 
 
-def test_what_was_said_before_a_round_does_not_start_another() -> None:
+def test_a_notice_from_before_a_round_does_not_start_another() -> None:
     pace = Pace(CONFIG)
     pace.note(said(due=1))
     round_at(pace, 1_000, 1_100)
     assert pace.settle_at_ms() is None
 
 
-def test_what_a_round_left_behind_is_tried_again_after_the_interval() -> None:
+def test_work_that_a_round_left_is_tried_again_after_the_interval() -> None:
     pace = Pace(CONFIG)
     pace.note(said(due=1))
     round_at(pace, 1_000, 1_100)

@@ -47,6 +47,8 @@ class RangeEvidence:
     halves: Rows = field(default_factory=lambda: np.empty(0, HALF))
     parts: Rows = field(default_factory=lambda: np.empty(0, PART))
     runs: Rows = field(default_factory=lambda: np.empty(0, RUN))
+    #: Decisions of older half messages are not compared. None means ``known_from``.
+    ops_known_from: int | None = None
     #: None if the state table, or the visible messages, are not compared.
     rows: Rows | None = None
     shown: Rows | None = None
@@ -70,6 +72,8 @@ class Folded:
     """The result of one range."""
 
     found: list[ArrayFindings]
+    #: Undecided requests (``HALF``).
+    open: Rows
     #: Requests of transactions with several requests, each with its state. The states must agree.
     parts: Rows
     counts: dict[str, int]

@@ -5,6 +5,7 @@ The session and the actions are here. The rules are in the called modules.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
@@ -12,6 +13,7 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 -- the name that every Spark reader knows
 
+from escrowmq.client.network.native_calls import NativeCalls
 from escrowmq.pipeline.audit import records
 from escrowmq.pipeline.audit.business import BusinessTable
 from escrowmq.pipeline.audit.cases import TOLD, as_findings, told, told_damage
@@ -33,6 +35,7 @@ from escrowmq.pipeline.views.facts import (
     half_facts,
 )
 from escrowmq.pipeline.views.facts import BROKER_NAME as BROKER
+from escrowmq.protocol.native.requests import NativeCode
 from escrowmq.transaction.policy import HOUR_MS, CheckPolicy
 from escrowmq.transaction.rules import is_past_retention
 from escrowmq.transaction.states import State
@@ -167,3 +170,28 @@ def compare_consumers(work: AuditRun) -> ComparisonResult:
         counts={"groups": len(seen.groups), "queues": seen.queues},
         notes=notes,
     )
+
+
+def compare_rounds(work: AuditRun) -> ComparisonResult:
+    """Collect what the pipeline's last comparison of half and op records found at each broker."""
+    cases, notes, counts = [], [], Counter[str]()
+    for pin in work.pins:
+        if not pin.status.compared_at_ms:
+            continue
+        with NativeCalls(pin.address) as calls:
+            rows = list(calls.rows(NativeCode.LIST_COMPARISON))
+        for row in rows:
+            if row.finding is None:
+                continue
+            states = f"by the records: {row.recorded or 'none'}; listed: {row.listed or 'none'}"
+            detail = f"{row.finding}; {states}"
+            name = FindingName.ROUND_DIFFERS.value
+            cases.append((name, pin.name, row.half_offset, None, None, row.found_at_ms, detail))
+        for row in rows[:1]:
+            counts.update(open_requests=row.open_requests, differences=row.differences)
+            notes.append(
+                f"{pin.name}: compared up to log offset {row.log_offset}; "
+                f"every half message below half offset {row.decided_before} is decided"
+            )
+    found = work.spark.createDataFrame(cases, TOLD)
+    return ComparisonResult(found=found, counts=dict(counts), notes=notes)

@@ -69,6 +69,9 @@ class FindingName(StrEnum):
     BUSINESS_ROW_WITH_SEVERAL = "business_row_with_several"
     MESSAGE_WITHOUT_BUSINESS_ROW = "message_without_business_row"
 
+    # Rounds of the half/op comparison.
+    ROUND_DIFFERS = "round_differs"
+
     # Consumers.
     OFFSET_BEYOND_END = "offset_beyond_end"
     CONSUMER_STUCK = "consumer_stuck"
@@ -83,6 +86,7 @@ class ComparedEvidence(StrEnum):
     LAKE = "lake"
     LEDGER = "ledger"
     BUSINESS = "business table"
+    ROUNDS = "comparison rounds"
     CONSUMERS = "consumers"
 
 

@@ -34,7 +34,12 @@ def fold(evidence: RangeEvidence) -> Folded:
         found += tally.table(evidence.rows)
     if evidence.shown is not None:
         found += tally.visible(evidence.shown)
-    return Folded([one for one in found if len(one.half_offset)], tally.parts(), tally.counts())
+    return Folded(
+        [one for one in found if len(one.half_offset)],
+        tally.open(evidence.rows),
+        tally.parts(),
+        tally.counts(),
+    )
 
 
 class _Tally:
@@ -108,7 +113,11 @@ class _Tally:
         yield self._of_requests(FindingName.HALF_STORED_TWICE, self._sum(self.stored > 1) > 0)
         runs = self.evidence.runs
         at = runs["first"] - self.base
-        is_alone = (self.known[at] == 0) & (runs["first"] >= self.evidence.known_from)
+        evidence = self.evidence
+        known_from = evidence.ops_known_from
+        if known_from is None:
+            known_from = evidence.known_from
+        is_alone = (self.known[at] == 0) & (runs["first"] >= known_from)
         yield self._of_offsets(
             FindingName.OP_WITHOUT_HALF, runs["first"][is_alone], runs["state"][is_alone]
         )
@@ -116,11 +125,11 @@ class _Tally:
     def table(self, rows: Rows) -> Iterator[ArrayFindings]:
         """Findings where the state table disagrees."""
         width = self.evidence.width
-        states, counts = np.full(width, NONE), np.zeros(width, dtype=np.int64)
+        counts = np.zeros(width, dtype=np.int64)
         row_at = rows["first"] - self.base
-        states[row_at], counts[row_at] = rows["state"], rows["count"]
+        counts[row_at] = rows["count"]
         requests, state = self.requests, self.state
-        listed = states[self.at]
+        listed = self._listed(rows)
         is_start = (requests["total"] > 0) & (state != NONE)
         is_head = requests["first"] == requests["head"]
         is_decided = is_start & (state > UNDECIDED)
@@ -155,6 +164,24 @@ class _Tally:
         yield self._of_offsets(
             FindingName.ROW_WITHOUT_HALF, rows["first"][is_alone], rows["state"][is_alone]
         )
+
+    def _listed(self, rows: Rows) -> Rows:
+        """The state table's state of each request; ``NONE`` without a row."""
+        states = np.full(self.evidence.width, NONE)
+        states[rows["first"] - self.base] = rows["state"]
+        listed: Rows = states[self.at]
+        return listed
+
+    def open(self, rows: Rows | None) -> Rows:
+        """Undecided requests.
+
+        A carried-forward one that the state table has as committed waits for its delivery time.
+        """
+        is_open = self.state == UNDECIDED
+        if rows is not None:
+            is_open &= ~(self.is_open_end & (self._listed(rows) == COMMITTED))
+        found: Rows = self.requests[is_open]
+        return found
 
     def visible(self, shown: Rows) -> Iterator[ArrayFindings]:
         """Findings where consumers see too little, too much, or something twice."""

@@ -16,6 +16,7 @@ from escrowmq.pipeline.audit.compare import (
     ComparisonResult,
     compare_consumers,
     compare_records,
+    compare_rounds,
 )
 from escrowmq.pipeline.audit.compare_business import compare_business
 from escrowmq.pipeline.audit.compare_lake import compare_lake
@@ -54,6 +55,8 @@ def run_audit(spark: SparkSession, request: AuditRequest) -> AuditReport:
         run.compare(ComparedEvidence.BUSINESS, compare_business, which=request.business.table)
     else:
         run.leave_out(ComparedEvidence.BUSINESS, "no table was given")
+    if any(pin.status.compared_at_ms for pin in pins):
+        run.compare(ComparedEvidence.ROUNDS, compare_rounds)
     run.compare(ComparedEvidence.CONSUMERS, compare_consumers)
     return AuditReport(
         started_at_ms=started_at_ms,

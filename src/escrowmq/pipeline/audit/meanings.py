@@ -221,6 +221,12 @@ MEANINGS: dict[FindingName, Meaning] = {
         "the committed message has no row with its key",
         "check whether the row was deleted or changed, or the transaction committed by hand",
     ),
+    FindingName.ROUND_DIFFERS: Meaning(
+        Breach.CONTRADICTORY,
+        ComparedEvidence.ROUNDS,
+        "the pipeline's last comparison of half and op records with the state store differs here",
+        _REBUILD,
+    ),
     FindingName.OFFSET_BEYOND_END: Meaning(
         Breach.CONTRADICTORY,
         ComparedEvidence.CONSUMERS,

@@ -33,11 +33,11 @@ class Pin:
     #: may be left.
     known_from: int
     #: When that half message was stored.
-    known_from_ms: int
+    known_from_ms: int = 0
     #: Whether the caller limited the range; otherwise it is the whole log.
-    is_cut: bool
+    is_cut: bool = False
     #: The queues at the time of the pin.
-    queues: tuple[QueueRow, ...]
+    queues: tuple[QueueRow, ...] = ()
 
     @property
     def name(self) -> str:
@@ -77,7 +77,7 @@ def _pin(address: str, since_ms: int) -> Pin:
         log_start = status.log_start
         if since_ms:
             log_start = _first_since(calls, log_start, log_end, since_ms)
-        first = _first_half(calls, log_start, log_end, lambda half: not half.is_copy)
+        first = first_half(calls, log_start, log_end, lambda half: not half.is_copy)
     return Pin(
         address=address,
         status=status,
@@ -96,7 +96,7 @@ def _queues(calls: NativeCalls) -> tuple[tuple[QueueRow, ...], int]:
     return tuple(row for page in pages for row in page.rows), log_end
 
 
-def _first_half(
+def first_half(
     calls: NativeCalls, start: int, end: int, is_wanted: Callable[[HalfRow], bool]
 ) -> HalfRow | None:
     """The first wanted half message in this part of the log."""
@@ -109,12 +109,12 @@ def _first_since(calls: NativeCalls, start: int, end: int, since_ms: int) -> int
     high = end
     while high - start > SOUGHT_BYTES:
         middle = (start + high) // 2
-        half = _first_half(calls, middle, high, lambda _: True)
+        half = first_half(calls, middle, high, lambda _: True)
         if half is None or half.stored_at_ms >= since_ms:
             high = middle
         else:
             start = half.log_offset + 1
-    first = _first_half(calls, start, end, lambda half: half.stored_at_ms >= since_ms)
+    first = first_half(calls, start, end, lambda half: half.stored_at_ms >= since_ms)
     return end if first is None else first.log_offset
 
 

@@ -9,6 +9,7 @@ to one or two ranges. ``docs/adr/0019-the-audit-trusts-records-alone.md`` has th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,7 @@ FOLDED = (
     "what string, name string, broker_name string, half_offset bigint, head bigint, "
     "message_count bigint, recorded int, other bigint"
 )
-FINDING, PART_OF, COUNT = "finding", "part", "count"
+FINDING, PART_OF, COUNT, OPEN = "finding", "part", "count", "open"
 
 #: By kind: the packed columns, and the DataFrame's names for those that it calls otherwise.
 _KINDS: dict[str, tuple[np.dtype[Any], dict[str, str]]] = {
@@ -52,12 +53,16 @@ def fold_ranges(
     visible: DataFrame | None,
     known_from: Mapping[str, int],
     *,
+    ops_known_from: Mapping[str, int] | None = None,
+    also: DataFrame | None = None,
+    has_open: bool = False,
     range_halves: int = RANGE_HALVES,
 ) -> DataFrame:
-    """Findings, parts and counts of all ranges (``FOLDED``).
+    """Findings, parts and counts of all ranges (``FOLDED``), and with ``has_open`` what is open.
 
-    ``known_from`` is, by broker, where the log's half messages begin. Evidence that is None is not
-    compared.
+    ``known_from`` is, by broker, where the log's half messages begin; ``ops_known_from``, if given,
+    replaces it for decisions. Evidence that is None is not compared. ``also`` is evidence that is
+    packed already (``PACKED``).
     """
     packed = [
         _packed(halves, "halves", range_halves),
@@ -67,22 +72,31 @@ def fold_ranges(
         packed.append(_packed(transactions, "rows", range_halves))
     if visible is not None:
         packed.append(_packed(visible, "shown", range_halves))
-    has = (transactions is not None, visible is not None)
+    if also is not None:
+        packed.append(also)
+    folder = Folder(
+        known_from=dict(known_from),
+        ops_known_from=dict(ops_known_from or known_from),
+        range_halves=range_halves,
+        has_rows=transactions is not None,
+        has_shown=visible is not None,
+        has_open=has_open,
+    )
     return (
         reduce(lambda one, other: one.unionByName(other), packed)
         .groupBy(BROKER, "range")
-        .applyInArrow(_folder(dict(known_from), range_halves, has), FOLDED)
+        .applyInArrow(_folds(folder), FOLDED)
     )
 
 
 def _packed(evidence: DataFrame, kind: str, range_halves: int) -> DataFrame:
     dtype, renamed = _KINDS[kind]
     columns = dict.fromkeys(renamed.get(name, name) for name in dtype.names or ())
-    return evidence.select(BROKER, *columns).mapInArrow(_packer(kind, range_halves), PACKED)
+    return evidence.select(BROKER, *columns).mapInArrow(packer(kind, range_halves), PACKED)
 
 
-def _packer(kind: str, range_halves: int) -> Callable[[Batches], Batches]:
-    """Pack rows of this kind. Runs in the task that reads them."""
+def packer(kind: str, range_halves: int) -> Callable[[Batches], Batches]:
+    """Return a function that packs rows of this kind. It runs in the task that reads them."""
 
     def pack(batches: Batches) -> Batches:
         for batch in batches:
@@ -146,12 +160,19 @@ def _by_range(broker: str, kind: str, rows: Rows, ranges: Rows) -> pa.RecordBatc
     )
 
 
-def _folder(
-    known_from: dict[str, int], range_halves: int, has: tuple[bool, bool]
-) -> Callable[[tuple[pa.Scalar, ...], pa.Table], pa.Table]:
-    """Fold one range. Runs in a task that has all evidence of the range."""
+@dataclass(frozen=True, kw_only=True)
+class Folder:
+    """Folds one range, in a task that has all evidence of the range."""
 
-    def fold_range(key: tuple[pa.Scalar, ...], table: pa.Table) -> pa.Table:
+    known_from: dict[str, int]
+    ops_known_from: dict[str, int]
+    range_halves: int
+    has_rows: bool
+    has_shown: bool
+    has_open: bool
+
+    def fold_range(self, key: tuple[pa.Scalar, ...], table: pa.Table) -> pa.Table:
+        """Fold the range that the key names; ``table`` holds its packed evidence."""
         broker, number = (one.as_py() for one in key)
         pieces: dict[str, list[Rows]] = {kind: [] for kind in _DTYPES}
         for kind, packed in zip(table["kind"].to_pylist(), table["packed"], strict=True):
@@ -160,67 +181,69 @@ def _folder(
             kind: np.concatenate([np.empty(0, _DTYPES[kind]), *some])
             for kind, some in pieces.items()
         }
+        base = number * self.range_halves
         folded = fold(
             RangeEvidence(
-                base=number * range_halves,
-                width=range_halves,
-                known_from=known_from.get(broker, 0),
+                base=base,
+                width=self.range_halves,
+                known_from=self.known_from.get(broker, 0),
+                ops_known_from=self.ops_known_from.get(broker, 0),
                 halves=rows["halves"],
                 parts=rows["parts"],
                 runs=rows["runs"],
-                rows=rows["rows"] if has[0] else None,
-                shown=rows["shown"] if has[1] else None,
+                rows=rows["rows"] if self.has_rows else None,
+                shown=rows["shown"] if self.has_shown else None,
             )
         )
-        return _told(broker, number * range_halves, folded)
+        tables = [_table(broker, *one) for one in _told(base, folded, has_open=self.has_open)]
+        return pa.concat_tables(tables)
+
+
+def _folds(folder: Folder) -> Callable[[tuple[pa.Scalar, ...], pa.Table], pa.Table]:
+    """The function that Spark calls: it counts arguments, and ``self`` would be one too many."""
+
+    def fold_range(key: tuple[pa.Scalar, ...], table: pa.Table) -> pa.Table:
+        return folder.fold_range(key, table)
 
     return fold_range
 
 
-def _told(broker: str, base: int, folded: Folded) -> pa.Table:
-    def table(what: str, name: list[str], **columns: Rows) -> pa.Table:
-        nothing = np.full(len(name), -1)
-        arrays = [pa.array([what] * len(name), pa.string()), pa.array(name, pa.string())]
-        arrays.append(pa.array([broker] * len(name), pa.string()))
-        arrays += [
-            pa.array(columns.get(column, nothing), kind)
-            for column, kind in (
-                ("half_offset", pa.int64()),
-                ("head", pa.int64()),
-                ("message_count", pa.int64()),
-                ("recorded", pa.int32()),
-                ("other", pa.int64()),
-            )
-        ]
-        return pa.Table.from_arrays(arrays, names=[part.split()[0] for part in FOLDED.split(", ")])
-
-    parts = folded.parts
-    tables = [
-        table(
-            COUNT,
-            list(folded.counts),
-            half_offset=np.full(len(folded.counts), base),
-            other=np.array(list(folded.counts.values())),
-        ),
-        table(
-            PART_OF,
-            [""] * len(parts),
-            half_offset=parts["first"],
-            head=parts["head"],
-            message_count=parts["count"],
-            recorded=parts["state"],
-        ),
-    ]
-    tables += [
-        table(
-            FINDING,
-            [found.finding.value] * len(found.half_offset),
-            half_offset=found.half_offset,
-            head=found.head,
-            message_count=found.message_count,
-            recorded=found.recorded,
-            other=found.other,
+def _table(broker: str, what: str, names: list[str], columns: Mapping[str, Rows]) -> pa.Table:
+    """Rows of one kind (``FOLDED``); columns that are not given hold -1."""
+    nothing = np.full(len(names), -1)
+    arrays = [pa.array([what] * len(names), pa.string()), pa.array(names, pa.string())]
+    arrays.append(pa.array([broker] * len(names), pa.string()))
+    arrays += [
+        pa.array(columns.get(column, nothing), kind)
+        for column, kind in (
+            ("half_offset", pa.int64()),
+            ("head", pa.int64()),
+            ("message_count", pa.int64()),
+            ("recorded", pa.int32()),
+            ("other", pa.int64()),
         )
-        for found in folded.found
     ]
-    return pa.concat_tables(tables)
+    return pa.Table.from_arrays(arrays, names=[part.split()[0] for part in FOLDED.split(", ")])
+
+
+def _told(
+    base: int, folded: Folded, *, has_open: bool
+) -> Iterator[tuple[str, list[str], Mapping[str, Rows]]]:
+    """Kind, names and columns of the rows."""
+    counts = folded.counts
+    at = np.full(len(counts), base)
+    yield COUNT, list(counts), {"half_offset": at, "other": np.array(list(counts.values()))}
+    parts = folded.parts
+    by_request = {"half_offset": parts["first"], "head": parts["head"]}
+    by_part = {"message_count": parts["count"], "recorded": parts["state"]}
+    yield PART_OF, [""] * len(parts), by_request | by_part
+    if has_open:
+        some = folded.open
+        columns = {"half_offset": some["first"], "head": some["head"]}
+        columns |= {"message_count": some["count"], "recorded": some["copy"].astype("i4")}
+        yield OPEN, [""] * len(some), columns | {"other": some["total"].astype("i8")}
+    for found in folded.found:
+        columns = {"half_offset": found.half_offset, "head": found.head}
+        columns |= {"message_count": found.message_count, "recorded": found.recorded}
+        names = [found.finding.value] * len(found.half_offset)
+        yield FINDING, names, columns | {"other": found.other}

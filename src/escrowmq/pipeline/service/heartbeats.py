@@ -13,6 +13,7 @@ from escrowmq.model.errors import EscrowError
 from escrowmq.model.event_log import event_log
 from escrowmq.model.log_limit import LogLimit
 from escrowmq.pipeline.service.lanes import beside
+from escrowmq.pipeline.settle.brokers import THREADS_MAX
 from escrowmq.pipeline.settle.round_progress import RoundProgress
 from escrowmq.protocol.native.pipeline_headers import HEARTBEAT_S, HeartbeatHeader
 from escrowmq.protocol.native.requests import NativeCode
@@ -21,7 +22,6 @@ log = event_log(__name__)
 
 ANSWER_S = 3.0
 """Timeout of one heartbeat. A broker that misses it gets the next one."""
-_THREADS_MAX = 8
 
 
 def heartbeats(
@@ -31,7 +31,7 @@ def heartbeats(
     limit = LogLimit(log, burst=1, window_s=60.0)
 
     def send_all(*, is_last: bool) -> None:
-        with ThreadPoolExecutor(_THREADS_MAX, thread_name_prefix="heartbeat") as threads:
+        with ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="heartbeat") as threads:
             send = partial(_send, progress=progress, round_ms_max=round_ms_max, is_last=is_last)
             list(threads.map(send, brokers))
 

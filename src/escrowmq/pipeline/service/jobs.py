@@ -13,6 +13,7 @@ import msgspec
 from escrowmq.client.network.native_calls import NativeCalls
 from escrowmq.look_up.ledger_config import LedgerConfig
 from escrowmq.pipeline.config import PipelineConfig, Places
+from escrowmq.pipeline.service.runs import ARCHIVE, COMPARE, SETTLE
 from escrowmq.pipeline.service.telemetry import Facts
 from escrowmq.protocol.native.requests import NativeCode
 
@@ -24,10 +25,7 @@ if TYPE_CHECKING:
 #: The oldest summaries are dropped first.
 ROUNDS_MAX = 10_000
 
-SETTLE = "settle"
 REPORT = "report"
-ARCHIVE = "archive"
-UPKEEP = "upkeep"
 
 
 class Jobs(Protocol):
@@ -42,6 +40,9 @@ class Jobs(Protocol):
         May run at the same time as ``settle``.
         """
 
+    def compare(self) -> Facts:
+        """Compare new half and op records with the state stores."""
+
     def archive(self, rounds: Sequence[Facts]) -> Facts:
         """Archive new data, together with these summaries of rounds."""
 
@@ -51,8 +52,8 @@ class Jobs(Protocol):
     def progress(self) -> object:
         """A value that changes when consumers have advanced."""
 
-    def cancel_settle(self) -> None:
-        """Cancel the running round."""
+    def cancel(self, name: str) -> None:
+        """Cancel the running round of this kind."""
 
     def tidy(self) -> None:
         """Free memory."""
@@ -73,6 +74,7 @@ class SparkJobs:
     ) -> None:
         from escrowmq.look_up.ledgers import Ledgers
         from escrowmq.pipeline.archive.archiving import Archive
+        from escrowmq.pipeline.compare.rounds import Comparing
         from escrowmq.pipeline.lake.delta import Lake
         from escrowmq.pipeline.settle.settling import Settling
 
@@ -81,6 +83,7 @@ class SparkJobs:
         asks_max = config.check_budget_per_group
         self._settling = Settling(spark, Ledgers(ledgers), asks_max=asks_max)
         self.rounds = self._settling.progress
+        self._comparing = Comparing(spark, places.checkpoints, pipeline=self.rounds.pipeline)
         self._lake = Lake(places.lake)
         self._retention_days = config.lake_retention_days
         self._archive = Archive(
@@ -101,6 +104,11 @@ class SparkJobs:
     def report_ledgers(self) -> None:
         """Report to the brokers which ledgers can be reached."""
         self._settling.report(self._brokers)
+
+    def compare(self) -> Facts:
+        """Compare new half and op records with the state stores."""
+        self._join(COMPARE)
+        return facts_of(self._comparing.round(self._brokers))
 
     def archive(self, rounds: Sequence[Facts]) -> Facts:
         """Archive new data, together with these summaries of rounds."""
@@ -140,9 +148,9 @@ class SparkJobs:
                     places += page.batch.num_rows
         return read, places
 
-    def cancel_settle(self) -> None:
-        """Cancel the running round."""
-        self._spark.sparkContext.cancelJobGroup(SETTLE)
+    def cancel(self, name: str) -> None:
+        """Cancel the running round of this kind."""
+        self._spark.sparkContext.cancelJobGroup(name)
 
     def tidy(self) -> None:
         """Stop the queries that wait for new messages, and make the JVM free unused heap."""

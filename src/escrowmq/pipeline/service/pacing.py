@@ -1,4 +1,4 @@
-"""Decides when the pipeline settles, archives and does the lake's upkeep.
+"""Decides when the pipeline settles, compares, archives and does the lake's upkeep.
 
 Pure: time is an argument.
 
@@ -13,9 +13,11 @@ interval. A service that is restarted often does the upkeep after each start.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from escrowmq.pipeline.config import PipelineConfig
+from escrowmq.pipeline.service.runs import ARCHIVE, COMPARE, SETTLE, UPKEEP, WorkRuns
 from escrowmq.protocol.native.pipeline_headers import AwaitDueAnswer
 
 #: While new work keeps coming due, the pipeline rests this many times as long as a round took, for
@@ -27,10 +29,10 @@ LEFT_OVER_REST_MS_MAX = 60_000
 #: Sink attempts are examined this often even if no batch was decided, because their driver may be
 #: dead.
 ATTEMPTS_MS = 60_000
+#: How often half and op records are compared with the state store if the log has not grown.
+COMPARE_IDLE_MS = 3_600_000
 #: How often the service looks at consumers' progress, which does not appear in the log.
 PROGRESS_MS = 60_000
-#: The longest wait after repeated failures. The wait doubles with each failure.
-FAILED_MS_MAX = 60_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,66 +45,33 @@ class Heard:
     is_news: bool = False
 
 
-@dataclass(slots=True, kw_only=True)
-class _Runs:
-    """One kind of work: when it last ran, and how it ended."""
-
-    interval_ms: int
-    began_at_ms: int | None = None
-    ended_at_ms: int | None = None
-    failures: int = 0
-
-    @property
-    def is_running(self) -> bool:
-        return self.began_at_ms is not None and self.ended_at_ms is None
-
-    @property
-    def took_ms(self) -> int:
-        """How long the last run took; 0 if there was none, or while it runs."""
-        if self.began_at_ms is None or self.ended_at_ms is None:
-            return 0
-        return self.ended_at_ms - self.began_at_ms
-
-    def begin(self, now_ms: int) -> None:
-        self.began_at_ms, self.ended_at_ms = now_ms, None
-
-    def end(self, now_ms: int, *, is_failed: bool) -> None:
-        self.ended_at_ms = now_ms
-        self.failures = self.failures + 1 if is_failed else 0
-
-    def after(self, wait_ms: int) -> int:
-        """`wait_ms` after the last run began, or at once if there was none."""
-        return 0 if self.began_at_ms is None else self.began_at_ms + wait_ms
-
-    def next_at_ms(self, wait_ms: int) -> int:
-        """`wait_ms` after the last run began, or later after failures."""
-        if self.failures:
-            doubled = self.interval_ms * 2 ** min(self.failures - 1, 20)
-            wait_ms = max(wait_ms, min(doubled, max(FAILED_MS_MAX, self.interval_ms)))
-        return self.after(wait_ms)
-
-
 @dataclass(slots=True)
 class Pace:
     """Says when to start each kind of work, from what was heard and what began and ended."""
 
     config: PipelineConfig
     heard: dict[str, Heard] = field(default_factory=dict)
-    settling: _Runs = field(init=False)
-    archiving: _Runs = field(init=False)
-    keeping_up: _Runs = field(init=False)
+    settling: WorkRuns = field(init=False)
+    archiving: WorkRuns = field(init=False)
+    keeping_up: WorkRuns = field(init=False)
+    comparing: WorkRuns = field(init=False)
     #: What each broker had reported when the last round began.
     _batches: dict[str, int] = field(default_factory=dict)
     _is_stale: set[str] = field(default_factory=set)
     _archived: dict[str, int] = field(default_factory=dict)
     _archiving_up_to: dict[str, int] = field(default_factory=dict)
+    _compared: dict[str, int] = field(default_factory=dict)
+    _comparing_up_to: dict[str, int] = field(default_factory=dict)
+    #: When the first comparison may start, which leaves the start to more urgent work.
+    _compare_from_ms: int | None = None
     _has_progress: bool = False
     _has_archived: bool = False
 
     def __post_init__(self) -> None:
-        self.settling = _Runs(interval_ms=self.config.settle_interval_ms)
-        self.archiving = _Runs(interval_ms=self.config.archive_interval_ms)
-        self.keeping_up = _Runs(interval_ms=self.config.lake_upkeep_interval_ms)
+        self.settling = WorkRuns(interval_ms=self.config.settle_interval_ms)
+        self.archiving = WorkRuns(interval_ms=self.config.archive_interval_ms)
+        self.keeping_up = WorkRuns(interval_ms=self.config.lake_upkeep_interval_ms)
+        self.comparing = WorkRuns(interval_ms=self.config.compare_interval_ms)
 
     # Inputs.
 
@@ -147,7 +116,53 @@ class Pace:
         if is_whole and not is_failed:
             self._archived = self._archiving_up_to
 
+    def compare_began(self, now_ms: int) -> None:
+        """Note the start of a comparison, which reads the logs up to now."""
+        self._comparing_up_to = self.log_ends()
+        self.comparing.begin(now_ms)
+
+    def compare_ended(
+        self, now_ms: int, *, is_failed: bool, told: Sequence[Mapping[str, object]] = ()
+    ) -> None:
+        """Note the end of a comparison, and what its summary tells.
+
+        If it was behind the logs' ends, the next one follows as if the logs had grown.
+        """
+        self.comparing.end(now_ms, is_failed=is_failed)
+        if not is_failed and not any(facts.get("is_behind") for facts in told):
+            self._compared = self._comparing_up_to
+
+    def begin_due(self, now_ms: int) -> list[str]:
+        """Note the start of all work that is due now, and return its names."""
+        if self.heard and self._compare_from_ms is None:
+            self._compare_from_ms = now_ms + self.config.compare_interval_ms
+        began = {
+            SETTLE: (self.settle_at_ms(), self.round_began),
+            COMPARE: (self.compare_at_ms(), self.compare_began),
+            ARCHIVE: (self.archive_at_ms(), self.archive_began),
+            UPKEEP: (self.upkeep_at_ms(), self.keeping_up.begin),
+        }
+        due = [name for name, (at, _) in began.items() if at is not None and at <= now_ms]
+        for name in due:
+            began[name][1](now_ms)
+        return due
+
     # Outputs.
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether anything but upkeep runs."""
+        return any(work.is_running for work in (self.settling, self.comparing, self.archiving))
+
+    def next_ats_ms(self) -> list[int]:
+        """When work may start next, for each kind that has any."""
+        all_ms = (
+            self.settle_at_ms(),
+            self.compare_at_ms(),
+            self.archive_at_ms(),
+            self.upkeep_at_ms(),
+        )
+        return [at for at in all_ms if at is not None]
 
     def log_ends(self) -> dict[str, int]:
         """The last known log end of each broker."""
@@ -209,3 +224,15 @@ class Pace:
         if self.keeping_up.is_running or not self._has_archived:
             return None
         return self.keeping_up.next_at_ms(self.config.lake_upkeep_interval_ms)
+
+    def compare_at_ms(self) -> int | None:
+        """When to start the next comparison; None without a broker."""
+        if self.comparing.is_running or not self.config.compare:
+            return None
+        if self.comparing.began_at_ms is None:
+            return self._compare_from_ms
+        has_grown = self.log_ends() != self._compared
+        interval_ms = self.config.compare_interval_ms
+        return self.comparing.next_at_ms(
+            interval_ms if has_grown else max(interval_ms, COMPARE_IDLE_MS)
+        )

@@ -72,11 +72,13 @@ def run(
 def run_once(
     config: PipelineConfig, places: Places, ledgers: Mapping[str, LedgerConfig], say: Say
 ) -> None:
-    """Run one settle round, one archive run, and the lake's upkeep."""
+    """Run one settle round, one comparison, one archive run, and the lake's upkeep."""
     with _spark(config, places) as spark:
         jobs = SparkJobs(spark, config, places, ledgers)
         settled = jobs.settle()
         say(_line("settled", settled))
+        if config.compare:
+            say(_line("compared", jobs.compare()))
         if config.archive:
             say(_line("archived", jobs.archive_once([settled])))
             say(_line("kept_up", jobs.keep_up(datetime.now(UTC).date())))

@@ -1,9 +1,9 @@
 """The pipeline as a service: waits until a broker reports due work, and starts it.
 
 The main thread listens to brokers (``watching.py``), asks the pace what is next (``pacing.py``),
-and hands work to other threads. There is one thread for settling, one for archiving and the lake's
-upkeep, and one for reports about ledgers, so that none waits for another. A failed run is logged,
-counted and retried. Only a dead Spark ends the service.
+and hands work to other threads: one for settling, one for comparing, one for archiving and the
+lake's upkeep, and one for reports about ledgers. A failed run is logged, counted and retried. Only
+a dead Spark ends the service.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from typing import TypeAlias
 
 from escrowmq.model.clock import Clock
 from escrowmq.model.event_log import event_log
 from escrowmq.pipeline.config import PipelineConfig
-from escrowmq.pipeline.service.jobs import ARCHIVE, REPORT, ROUNDS_MAX, SETTLE, UPKEEP, Jobs
+from escrowmq.pipeline.service.jobs import REPORT, ROUNDS_MAX, Jobs
 from escrowmq.pipeline.service.lanes import WorkDone, WorkerThread
 from escrowmq.pipeline.service.pacing import PROGRESS_MS, Heard, Pace
+from escrowmq.pipeline.service.runs import ARCHIVE, COMPARE, SETTLE, UPKEEP
 from escrowmq.pipeline.service.telemetry import BrokerFacts, Facts, RunFacts, Telemetry
 from escrowmq.pipeline.service.watching import Away, BrokerWatch
 
@@ -30,8 +31,7 @@ log = event_log(__name__)
 EXIT_SPARK_DIED = 7
 
 PROGRESS = "progress"
-#: The same, taken before an archive run, which records the consumers' offsets. Progress up to this
-#: baseline is not news.
+#: The same, taken before an archive run. Progress up to this baseline is not news.
 BASELINE = "baseline"
 TIDY = "tidy"
 
@@ -76,7 +76,8 @@ class PipelineService:
         self._clock = clock
         self._events: queue.SimpleQueue[ServiceEvent] = queue.SimpleQueue()
         self._pace = Pace(config)
-        lanes = {name: WorkerThread(name, self._events.put) for name in (SETTLE, ARCHIVE, REPORT)}
+        names = (SETTLE, COMPARE, ARCHIVE, REPORT)
+        lanes = {name: WorkerThread(name, self._events.put) for name in names}
         self._lanes = {**lanes, UPKEEP: lanes[ARCHIVE]}
         self._watches = {
             address: watching(address, self._events.put) for address in config.broker_addresses
@@ -93,7 +94,7 @@ class PipelineService:
         self._progress_at_ms = _now_ms() + PROGRESS_MS
         self._report_at_ms = 0
         self._worked_at_ms: int | None = None
-        self._is_cancelled = False
+        self._cancelled: set[str] = set()
 
     def stop(self, exit_code: int = 0) -> None:
         """End the main loop."""
@@ -134,9 +135,8 @@ class PipelineService:
 
     def _next_event(self) -> ServiceEvent | None:
         pace = self._pace
-        at_ms = [pace.settle_at_ms(), pace.archive_at_ms(), pace.upkeep_at_ms()]
-        at_ms += self._ask_at_ms.values()
-        future = [at for at in at_ms if at is not None and at > _now_ms()]
+        at_ms = [*pace.next_ats_ms(), *self._ask_at_ms.values()]
+        future = [at for at in at_ms if at > _now_ms()]
         wait_ms = min([*future, _now_ms() + LOOK_MS]) - _now_ms()
         try:
             return self._events.get(timeout=max(wait_ms, 0) / 1_000)
@@ -172,12 +172,12 @@ class PipelineService:
 
     def _start_work(self) -> None:
         now_ms = _now_ms()
-        settle_at_ms, archive_at_ms = self._pace.settle_at_ms(), self._pace.archive_at_ms()
-        if settle_at_ms is not None and settle_at_ms <= now_ms:
-            self._pace.round_began(now_ms)
+        due = self._pace.begin_due(now_ms)
+        if SETTLE in due:
             self._begin(SETTLE, self.telemetry.settle, self._jobs.settle)
-        if archive_at_ms is not None and archive_at_ms <= now_ms:
-            self._pace.archive_began(now_ms)
+        if COMPARE in due:
+            self._begin(COMPARE, self.telemetry.compare, self._jobs.compare)
+        if ARCHIVE in due:
             rounds = tuple(self._rounds)
             self._rounds.clear()
             self._lanes[ARCHIVE].do(BASELINE, self._jobs.progress)
@@ -185,10 +185,8 @@ class PipelineService:
         elif self._config.archive and self._progress_at_ms <= now_ms:
             self._progress_at_ms = now_ms + PROGRESS_MS
             self._lanes[ARCHIVE].do(PROGRESS, self._jobs.progress)
-        upkeep_at_ms = self._pace.upkeep_at_ms()
-        if upkeep_at_ms is not None and upkeep_at_ms <= now_ms:
-            self._pace.keeping_up.begin(now_ms)
-            today = self._today()
+        if UPKEEP in due:
+            today = datetime.fromtimestamp(self._clock.now_ms() / 1_000, UTC).date()
             self._begin(UPKEEP, self.telemetry.upkeep, lambda: self._jobs.keep_up(today))
         if self._report_at_ms <= now_ms:
             self._report_at_ms = now_ms + REPORT_MS
@@ -198,24 +196,18 @@ class PipelineService:
     def _begin(self, name: str, facts: RunFacts, work: Callable[[], Facts]) -> None:
         facts.last_began_at_ms = self._clock.now_ms()
         self._worked_at_ms = _now_ms()
-        self._is_cancelled = self._is_cancelled and name != SETTLE
+        self._cancelled.discard(name)
         self._lanes[name].do(name, work)
-
-    def _today(self) -> date:
-        return datetime.fromtimestamp(self._clock.now_ms() / 1_000, UTC).date()
 
     def _look_after(self, now_ms: int) -> None:
         """Cancel a round that takes too long, and free memory after idle time."""
-        settling = self._pace.settling
-        if settling.is_running:
-            assert settling.began_at_ms is not None
-            is_late = now_ms - settling.began_at_ms > self._config.round_ms_max
-            if is_late and not self._is_cancelled:
-                self._is_cancelled = True
-                log.error("round_given_up", extra={"after_ms": now_ms - settling.began_at_ms})
-                self._jobs.cancel_settle()
-        is_idle = not settling.is_running and not self._pace.archiving.is_running
-        if self._worked_at_ms is None or not is_idle:
+        for name, work in ((SETTLE, self._pace.settling), (COMPARE, self._pace.comparing)):
+            running_ms = work.running_ms(now_ms)
+            if running_ms > self._config.round_ms_max and name not in self._cancelled:
+                self._cancelled.add(name)
+                log.error("round_given_up", extra={"work": name, "after_ms": running_ms})
+                self._jobs.cancel(name)
+        if self._worked_at_ms is None or self._pace.is_at_work:
             return
         if now_ms - self._worked_at_ms > TIDY_AFTER_MS:
             self._worked_at_ms = None
@@ -224,11 +216,14 @@ class PipelineService:
     def _on_done(self, done: WorkDone) -> None:
         now_ms = _now_ms()
         is_failed = done.error is not None
-        if done.name in (SETTLE, ARCHIVE, UPKEEP):
+        if done.name in (SETTLE, COMPARE, ARCHIVE, UPKEEP):
             self._worked_at_ms = now_ms
         if done.name == SETTLE:
             self._pace.settling.end(now_ms, is_failed=is_failed)
             self._rounds += self.telemetry.settle.end(done, self._clock.now_ms())
+        elif done.name == COMPARE:
+            told = self.telemetry.compare.end(done, self._clock.now_ms())
+            self._pace.compare_ended(now_ms, is_failed=is_failed, told=told)
         elif done.name == ARCHIVE:
             told = self.telemetry.archive.end(done, self._clock.now_ms())
             is_whole = all(facts.get("is_complete", True) for facts in told)

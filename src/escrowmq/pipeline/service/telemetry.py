@@ -23,7 +23,7 @@ Facts = Mapping[str, object]
 
 ERROR_CHARS_MAX = 2_000
 #: Facts of a summary that are a state, so they are not summed over runs.
-NOT_SUMMED = {"started_at_ms", "brokers", "lag_ms"}
+NOT_SUMMED = {"started_at_ms", "brokers", "lag_ms", "differences_held", "open_requests_held"}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -122,6 +122,7 @@ class Telemetry:
             "started_at_ms": started_at_ms,
         }
         self.settle = RunFacts()
+        self.compare = RunFacts()
         self.archive = RunFacts()
         self.upkeep = RunFacts()
         self.brokers: dict[str, BrokerFacts] = {}
@@ -132,6 +133,7 @@ class Telemetry:
             return {
                 **self._about,
                 "settle": asdict(self.settle),
+                "compare": asdict(self.compare),
                 "archive": asdict(self.archive),
                 "upkeep": asdict(self.upkeep),
                 "brokers": {name: asdict(broker) for name, broker in self.brokers.items()},
@@ -140,7 +142,12 @@ class Telemetry:
     def metrics(self) -> str:
         """All numbers, in the Prometheus format."""
         with self.lock:
-            kinds = {"settle": self.settle, "archive": self.archive, "upkeep": self.upkeep}
+            kinds = {
+                "settle": self.settle,
+                "compare": self.compare,
+                "archive": self.archive,
+                "upkeep": self.upkeep,
+            }
             lines = [line for name, facts in kinds.items() for line in self._of_runs(name, facts)]
             lines += self._of_brokers()
         return "\n".join(lines) + "\n"
@@ -154,7 +161,7 @@ class Telemetry:
         ):
             yield from _metric(f"{name}_{fact}", kind, value)
         for fact, number in _numbers(facts.last):
-            if fact == "lag_ms":
+            if fact == "lag_ms" or fact.endswith("_held"):
                 yield from _metric(f"{name}_{fact}", "gauge", number)
         for fact, total in sorted(facts.totals.items()):
             yield from _metric(f"{name}_{fact}_total", "counter", total)
