@@ -15,19 +15,22 @@ import msgspec
 BEHAVIOURS = Path(__file__).with_name("behaviours.toml")
 PAGE = "docs/reference/conformance.md"
 
-_HEAD = """\
+#: The release of Apache RocketMQ that the page compares with.
+ROCKETMQ_VERSION = "5.5"
+
+_HEAD = f"""\
 # Conformance with RocketMQ
 
 Written by `make docs` from `tests/conformance/behaviours.toml`; edit that instead.
 
-What a broker of Apache RocketMQ 5.3 does, and what ours does:
+What a broker of Apache RocketMQ {ROCKETMQ_VERSION} does, and what ours does:
 
 - **same**: as RocketMQ, because clients rely on it
 - **better**: where RocketMQ's way loses, doubles or hides something
-- **gRPC**: a matter of the gRPC front end, which is to come
-- **does not apply**: the third column says why
+- **not there**: RocketMQ has it, and EscrowMQ does not
+- **does not apply**: it cannot exist here by design; the third column gives the reason
 
-The test in the last column proves the row; its name is under `tests/`. The numbers are those of
+The tests in the last column prove the row; their names are under `tests/`. The numbers are those of
 our list of facts about RocketMQ. In chapters 8 (what RocketMQ's own tests assert) and 10 (its
 pitfalls) every number is here; 8.x are cases that those tests leave out.
 """
@@ -47,11 +50,13 @@ class Verdict(StrEnum):
 
     SAME = "same"
     BETTER = "better"
-    GRPC = "grpc"
+    NOT_THERE = "not_there"
     DOES_NOT_APPLY = "does_not_apply"
 
 
-_SHOWN = {Verdict.GRPC: "gRPC", Verdict.DOES_NOT_APPLY: "does not apply"}
+#: RocketMQ's behavior, and a test that asserts it or asserts what EscrowMQ does instead.
+PROVEN = (Verdict.SAME, Verdict.BETTER)
+_SHOWN = {Verdict.NOT_THERE: "not there", Verdict.DOES_NOT_APPLY: "does not apply"}
 
 
 class Behaviour(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -59,8 +64,8 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     does: str
     verdict: Verdict
-    #: The test's path under ``tests/``, with ``::`` before the test's name.
-    test: str = ""
+    #: Each test's path under ``tests/``, with ``::`` before the test's name.
+    tests: tuple[str, ...] = ()
     #: Our behavior where it differs, or why there is nothing to do.
     ours: str = ""
 
@@ -79,11 +84,11 @@ def page() -> str:
         if number.partition(".")[0] != section:
             section = number.partition(".")[0]
             parts.append(f"\n## {_TITLES[section]}\n")
-            parts.append("| | RocketMQ | Ours | Test |\n|---|---|---|---|")
+            parts.append("| | RocketMQ | Ours | Tests |\n|---|---|---|---|")
         shown = _SHOWN.get(row.verdict, row.verdict.value)
         ours = f"**{shown}**: {row.ours}" if row.ours else f"**{shown}**"
-        test = f"`{row.test.replace('::', ' ')}`" if row.test else ""
-        parts.append(f"| {number} | {row.does} | {ours} | {test} |")
+        tests = "<br>".join(f"`{test.replace('::', ' ')}`" for test in row.tests)
+        parts.append(f"| {number} | {row.does} | {ours} | {tests} |")
     return "\n".join(parts) + "\n"
 
 

@@ -96,10 +96,11 @@ def test_each_queue_has_one_reader(queues: int, members: int) -> None:
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
 
-async def test_requests_of_proxies_are_refused_by_the_code_that_callers_understand(
+async def test_requests_that_no_consumer_sends_are_refused_by_the_code_that_callers_understand(
     tmp_path: Path,
 ) -> None:
     async with serving(tmp_path) as server:
         peer = await Peer.to(server.broker_address)
-        answer = await peer.ask(RequestCode.NOTIFICATION)
+        # PEEK_MESSAGE, of RocketMQ's proxy.
+        answer = await peer.ask(200_052)
         assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from escrowmq.model.verdict_outcome import VerdictOutcome
+from escrowmq.protocol.message.properties import parse_properties
 from escrowmq.protocol.native.headers import TransactionHeader
 from escrowmq.protocol.native.requests import NativeCode
 from escrowmq.protocol.remoting.codes import ResponseCode
@@ -33,7 +34,7 @@ from tests.unit.broker.wire import (
 )
 
 
-async def test_nobody_answers_a_one_way_end(tmp_path: Path) -> None:
+async def test_a_one_way_end_gets_no_answer(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         peer = await Peer.to(server.broker_address)
         answer = await peer.ask(SEND, half("t"), b"x")
@@ -85,7 +86,53 @@ async def test_only_a_half_message_can_be_ended(tmp_path: Path) -> None:
         assert row(server).state is State.PREPARED
 
 
-async def test_who_waits_for_an_answer_gets_one_whatever_was_said(tmp_path: Path) -> None:
+async def test_an_end_must_name_the_id_of_its_half_message(tmp_path: Path) -> None:
+    """RocketMQ compares the group and the offsets only."""
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        answer = await peer.ask(SEND, half("t"), b"x")
+        other = ending(answer, COMMIT, unique_key="another")
+        assert (await peer.ask(END, other)).code == ResponseCode.SYSTEM_ERROR
+        assert row(server).state is State.PREPARED
+        assert (await peer.ask(END, ending(answer, COMMIT))).code == ResponseCode.SUCCESS
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "code"),
+    [
+        (COMMIT, ROLLBACK, ResponseCode.TRANSACTION_SHOULD_COMMIT),
+        (ROLLBACK, COMMIT, ResponseCode.TRANSACTION_SHOULD_ROLLBACK),
+    ],
+)
+async def test_the_opposite_decision_is_refused_with_the_author_and_time_of_the_first(
+    tmp_path: Path, first: int, second: int, code: ResponseCode
+) -> None:
+    async with serving(tmp_path) as server:
+        one, other = [await Peer.to(server.broker_address) for _ in range(2)]
+        answer = await one.ask(SEND, half("t"), b"x")
+        await one.ask(END, ending(answer, first))
+        clock_of(server).advance(ms=1_000)
+        refused = await other.ask(END, ending(answer, second))
+        assert refused.code == code
+        told = facts(refused)
+        assert (told["by"], told["atMs"]) == (one.address, str(T0))
+        assert len(visible(server)) == (first == COMMIT)
+
+
+@pytest.mark.parametrize("size", [1_024, 1_025, 3_000])
+async def test_a_long_remark_is_kept_up_to_1024_characters(tmp_path: Path, size: int) -> None:
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        answer = await peer.ask(SEND, half("t"), b"x")
+        unknown = ending(answer, UNKNOWN, is_check_answer=True)
+        peer.write(encode_request(END, 0, header=unknown, remark="é" * size, is_one_way=True))
+        await peer.ask(SEND, sending(), b"after it")
+        line = await all_rows(peer, NativeCode.LIFE_LINE, TransactionHeader(half_offset=0))
+        (answered,) = (one for one in line if one.event == "answered")
+        assert answered.detail == f"check 0: {'é' * 1_024}"
+
+
+async def test_an_end_that_waits_for_an_answer_always_gets_one(tmp_path: Path) -> None:
     """Apache's broker does not answer "unknown", so the sender waits until its timeout."""
     async with serving(tmp_path) as server:
         peer = await Peer.to(server.broker_address)
@@ -157,3 +204,15 @@ async def test_a_committed_message_is_what_consumers_of_rocketmq_expect(tmp_path
         assert (seen.sys_flag & 0xC, seen.prepared_offset) == (0x8, half_at)
         assert (seen.born_at_ms, seen.stored_at_ms) == (T0 - 5, T0 + 500)
         assert (seen.body, seen.flag, seen.reconsume_times) == (b"x", 7, 0)
+        assert parse_properties(seen.properties) == {
+            "UNIQ_KEY": "t",
+            "TRAN_MSG": "true",
+            "PGROUP": "pay",
+            "TAGS": "paid",
+            "REAL_TOPIC": "orders",
+            "REAL_QID": "1",
+            "__transactionId__": "t",
+            "MSG_REGION": "DefaultRegion",
+            "TRACE_ON": "true",
+            "CLUSTER": "DefaultCluster",
+        }

@@ -54,6 +54,25 @@ async def test_a_group_has_a_sound_name(tmp_path: Path, name: str) -> None:
         assert name not in server.broker.catalog.groups
 
 
+@pytest.mark.parametrize("name", ["x", "%shop", "A-z_0|9", "x" * 248])
+async def test_a_group_with_an_allowed_name_is_created(tmp_path: Path, name: str) -> None:
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        assert (await put_group(peer, name=name)).code == ResponseCode.SUCCESS
+        assert name in server.broker.catalog.groups
+
+
+async def test_a_group_may_be_in_a_namespace(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        await peer.ask(SEND, sending(), b"x")
+        assert (await beat(peer, "space%shop")).code == ResponseCode.SUCCESS
+        assert server.broker.topics.named("%RETRY%space%shop").read_queue_count == 1
+        answer = await peer.ask(PULL, pulling(consumer_group="space%shop"))
+        assert answer.code == ResponseCode.SUCCESS
+        assert {"space%shop"} == set(server.broker.catalog.groups)
+
+
 async def test_an_owner_may_stop_a_group(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         peer = await Peer.to(server.broker_address)
@@ -141,4 +160,4 @@ async def test_a_fingerprint_stands_for_subscriptions_that_are_known(tmp_path: P
         assert await is_news(fingerprint=8)
     async with serving(tmp_path) as server:
         peer = await Peer.to(server.broker_address)
-        assert await is_news(fingerprint=8, **short), "who has forgotten must ask for them"
+        assert await is_news(fingerprint=8, **short), "a broker that restarted must ask for them"

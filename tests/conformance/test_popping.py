@@ -140,6 +140,15 @@ async def test_a_consumer_sets_when_a_message_is_visible_again(tmp_path: Path) -
         clock.advance(ms=1_001)
         (again,) = await pop(peer)
         assert await ack(peer, new) == ResponseCode.NO_MESSAGE
+        header = pop_headers.ChangeInvisibleHeader(**again.header(), invisible_ms=10_000)
+        told = facts(await peer.ask(CHANGE, header))
+        parts = again.receipt.split(" ")
+        newest = Popped(again.message, " ".join((parts[0], told["popTime"], *parts[2:])))
+        assert await ack(peer, newest) == ResponseCode.SUCCESS
+        clock.advance(ms=10 * INVISIBLE_MS)
+        assert await pop(peer) == []
+        await send(peer, "b")
+        (again,) = await pop(peer)
         too_long = {**again.header(), "invisible_ms": 8 * 24 * 3_600_000}
         refused = await peer.ask(CHANGE, pop_headers.ChangeInvisibleHeader(**too_long))
         assert refused.code == ResponseCode.INVALID_PARAMETER
@@ -228,6 +237,8 @@ async def test_bad_pops_are_refused(tmp_path: Path) -> None:
         ):
             assert (await peer.ask(POP, popping(**fields))).code == code, fields
         assert len(await pop(peer, messages_max=1)) == 1
+        await send(peer, *["b"] * 40)
+        assert len(await pop(peer, messages_max=32)) == 32
 
 
 async def test_messages_of_all_queues_come_in_one_answer(tmp_path: Path) -> None:

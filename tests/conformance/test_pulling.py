@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
+import pytest
 
 from escrowmq.broker.state import group_offsets
 from escrowmq.protocol.remoting.admin_headers import CreateTopicHeader, RouteHeader
 from escrowmq.protocol.remoting.codes import RequestCode, ResponseCode
 from escrowmq.protocol.remoting.consumer_headers import QueryOffsetHeader, QueueHeader
-from tests.conformance.talk import COMMITS, SUBSCRIBES, pulling
+from tests.conformance.talk import COMMITS, MAY_WAIT, SUBSCRIBES, pulling
 from tests.unit.broker.test_delivering import bodies
-from tests.unit.broker.wire import SEND, Peer, facts, sending, serving
-
-if TYPE_CHECKING:
-    import pytest
+from tests.unit.broker.wire import SEND, Peer, eventually, facts, sending, serving
+from tests.unit.protocol.batches import encode_batch
 
 PULL = RequestCode.PULL_MESSAGE
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
@@ -42,6 +41,23 @@ async def test_an_offset_outside_the_queue_is_told_the_nearest_inside(tmp_path: 
             answer = await peer.ask(PULL, pulling(offset))
             assert answer.code == ResponseCode.PULL_OFFSET_MOVED
             assert facts(answer)["nextBeginOffset"] == nearest
+
+
+async def test_a_pull_of_deleted_messages_is_sent_to_the_first_that_is_left(
+    tmp_path: Path,
+) -> None:
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        for body in (b"a", b"b", b"c"):
+            await peer.ask(SEND, sending(), body)
+        queue = server.broker.reader.queue("orders", 1)
+        assert queue is not None
+        queue.forget_below(2)
+        answer = await peer.ask(PULL, pulling(0))
+        assert answer.code == ResponseCode.PULL_OFFSET_MOVED
+        told = facts(answer)
+        assert (told["nextBeginOffset"], told["minOffset"]) == ("2", "2")
+        assert bodies(await peer.ask(PULL, pulling(2))) == ["c"]
 
 
 async def test_a_topic_may_be_closed_to_readers(tmp_path: Path) -> None:
@@ -95,6 +111,47 @@ async def test_a_new_group_begins_where_the_queue_does_unless_that_is_long_ago(
         assert facts(await peer.ask(query, header))["offset"] == "0"
         monkeypatch.setattr(group_offsets, "RECENT_BYTES", 0)
         assert (await peer.ask(query, header)).code == ResponseCode.QUERY_NOT_FOUND
+        await peer.ask(PULL, pulling(sys_flag=SUBSCRIBES | COMMITS, commit_offset=1))
+        assert facts(await peer.ask(query, header))["offset"] == "1"
+
+
+async def test_a_waiting_pull_is_answered_when_a_message_comes(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        waiting, other = [await Peer.to(server.broker_address) for _ in range(2)]
+        await other.ask(SEND, sending(), b"old")
+        pull = asyncio.ensure_future(
+            waiting.ask(PULL, pulling(1, sys_flag=SUBSCRIBES | MAY_WAIT, wait_ms=15_000))
+        )
+        await eventually(lambda: server.broker.pulling.polls.waiting)
+        await other.ask(SEND, sending(), b"new")
+        assert bodies(await pull) == ["new"]
+
+
+@pytest.mark.parametrize(("asked", "found"), [(40, 40), (1_024, 1_024), (2_000, 1_024)])
+async def test_a_pull_brings_as_many_messages_as_were_asked_for_up_to_1024(
+    tmp_path: Path, asked: int, found: int
+) -> None:
+    """RocketMQ brings 32 from memory, and 8 from disk."""
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        body = encode_batch([(0, b"", b"")] * 1_100)
+        code = RequestCode.SEND_BATCH_MESSAGE
+        assert (await peer.ask(code, sending(is_batch=True), body)).code == ResponseCode.SUCCESS
+        answer = await peer.ask(PULL, pulling(messages_max=asked))
+        assert len(bodies(answer)) == found
+
+
+async def test_a_pull_brings_up_to_256_kib_wherever_they_are_read_from(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        for _ in range(6):
+            await peer.ask(SEND, sending(), bytes(60_000))
+        assert len(bodies(await peer.ask(PULL, pulling()))) == 4
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        answer = await peer.ask(PULL, pulling())
+        assert len(bodies(answer)) == 4
+        assert 4 * 60_000 < len(answer.body) <= 256 * 1_024
 
 
 async def test_the_half_topic_has_one_queue_and_is_empty_at_first(

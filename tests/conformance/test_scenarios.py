@@ -1,7 +1,7 @@
 """Every level plays every scenario with the same result.
 
 The levels are the core, the store, a broker behind sockets with a settler, and a broker that checks
-by itself.
+by itself, with each state store.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from escrowmq.testing import Engine, MemoryEngine
 from tests.conformance.broker_level import BrokerLevel
 from tests.conformance.own_checks import OwnChecksLevel
 from tests.conformance.scenario import VERBS, Level, Line, Player, Scenario, milliseconds
+from tests.conformance.state_store_levels import MappedLevel, SqlLevel
 from tests.unit.broker.checked_hours import hasten
 
 SCENARIOS = sorted(Path(__file__).parent.glob("*.scenario"))
@@ -24,6 +25,8 @@ LEVELS: dict[str, Callable[[Path], AbstractContextManager[Level]]] = {
     "engine": lambda _: nullcontext(Engine()),
     "broker": lambda folder: closing(BrokerLevel(folder)),
     "own checks": lambda folder: closing(OwnChecksLevel(folder)),
+    "mapped": lambda folder: closing(MappedLevel(folder)),
+    "sql": lambda folder: closing(SqlLevel(folder)),
 }
 
 

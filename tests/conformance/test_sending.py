@@ -100,7 +100,7 @@ async def test_a_message_without_a_queue_goes_to_one_after_the_other(tmp_path: P
         assert [len(visible(server, queue_id=at)) for at in range(4)] == [1, 1, 1, 1]
 
 
-async def test_nobody_waits_for_the_answer_to_a_one_way_message(tmp_path: Path) -> None:
+async def test_a_one_way_message_gets_no_answer(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         peer = await Peer.to(server.broker_address)
         peer.tell(SEND, sending(), b"one-way")
@@ -119,12 +119,71 @@ async def test_nobody_waits_for_the_answer_to_a_one_way_message(tmp_path: Path) 
     ],
     ids=["body", "properties", "properties of a half message"],
 )
-async def test_what_is_too_large_is_illegal(
+async def test_a_message_that_is_too_large_is_illegal(
     tmp_path: Path, header: SendHeader, body: bytes
 ) -> None:
     async with serving(tmp_path) as server:
         peer = await Peer.to(server.broker_address)
         assert (await peer.ask(SEND, header, body)).code == ResponseCode.MESSAGE_ILLEGAL
+
+
+@pytest.mark.parametrize(
+    ("header", "body"),
+    [
+        (sending(), bytes(BODY_BYTES_MAX)),
+        # The broker adds its region, its cluster and the message's key.
+        (sending(properties={"a": "b" * 32_500}), b"x"),
+    ],
+    ids=["body", "properties"],
+)
+async def test_a_message_as_large_as_it_may_be_is_stored(
+    tmp_path: Path, header: SendHeader, body: bytes
+) -> None:
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        assert (await peer.ask(SEND, header, body)).code == ResponseCode.SUCCESS
+        assert [len(one.body) for one in visible(server)] == [len(body)]
+
+
+@pytest.mark.parametrize(
+    ("header", "code"),
+    [
+        # A name that is not allowed, of a topic that is unknown.
+        (sending("a b", default_topic="nowhere"), ResponseCode.INVALID_PARAMETER),
+        # A system topic, with a queue beyond its last.
+        (sending("RMQ_SYS_TRANS_HALF_TOPIC", queue_id=99), ResponseCode.NO_PERMISSION),
+        # An unknown topic, with a queue beyond the last that it would have.
+        (sending("new", default_topic="nowhere", queue_id=99), ResponseCode.TOPIC_NOT_EXIST),
+        (sending("orders", queue_id=99), ResponseCode.INVALID_PARAMETER),
+    ],
+    ids=["name", "system topic", "unknown topic", "queue"],
+)
+async def test_the_first_check_that_fails_gives_the_code(
+    tmp_path: Path, header: SendHeader, code: ResponseCode
+) -> None:
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        assert (await peer.ask(SEND, header, b"x")).code == code
+        assert server.broker.topics.get("new") is None
+
+
+async def test_sending_creates_an_unknown_topic_after_the_template_that_the_client_names(
+    tmp_path: Path,
+) -> None:
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        for name, wanted, made in (("few", 3, 3), ("many", 100, 8)):
+            header = sending(name, default_queue_count=wanted, queue_id=0)
+            assert (await peer.ask(SEND, header, b"x")).code == ResponseCode.SUCCESS
+            topic = server.broker.topics.named(name)
+            assert (topic.write_queue_count, topic.read_queue_count, topic.perm) == (made, made, 6)
+        unknown = await peer.ask(SEND, sending("other", default_topic="nowhere"), b"x")
+        assert unknown.code == ResponseCode.TOPIC_NOT_EXIST
+    async with serving(tmp_path, topics={"auto_create": False}) as server:
+        peer = await Peer.to(server.broker_address)
+        refused = await peer.ask(SEND, sending("new"), b"x")
+        assert refused.code == ResponseCode.TOPIC_NOT_EXIST
+        assert (await peer.ask(SEND, sending("few"), b"x")).code == ResponseCode.SUCCESS
 
 
 @pytest.mark.parametrize("fields", [{"sys_flag": 4}, {"sys_flag": 8}, {"topic": "%RETRY%shop"}])

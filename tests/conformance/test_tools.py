@@ -82,7 +82,7 @@ async def test_a_group_is_shown_with_what_it_reads_and_how_far(tmp_path: Path) -
         assert nothing["subscriptionData"] is None
 
 
-async def test_topics_are_listed_by_cluster_and_by_whose_they_are(tmp_path: Path) -> None:
+async def test_topics_of_the_system_and_of_users_are_listed_apart(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         peer = await Peer.to(server.name_address)
         await peer.ask(SEND, sending(), b"x")
@@ -171,7 +171,7 @@ async def test_a_consumer_is_handed_one_message_out_of_its_turn(tmp_path: Path) 
         assert (await tool.ask(DIRECTLY, hidden)).code == ResponseCode.SYSTEM_ERROR
 
 
-async def test_who_is_gone_or_silent_answers_nothing(
+async def test_a_consumer_that_is_gone_or_silent_gives_no_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with serving(tmp_path) as server:
