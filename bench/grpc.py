@@ -1,6 +1,6 @@
-"""What gRPC costs: processor time of our own HTTP/2 connection, beside the library's server.
+"""What gRPC costs: processor time of calls, memory of clients, and the way of a back-check.
 
-    make bench NAME=grpc [ARGS="door"]
+    make bench NAME=grpc [ARGS="door cost telemetry checks in-flight"]
 
 Prints one JSON object per figure.
 """
@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import sys
 
-from bench.figures import grpc_door
+from bench.figures import grpc_clients, grpc_cost, grpc_door
 
 FIGURES = {
     "door": grpc_door.run,
+    "cost": grpc_cost.run,
+    "telemetry": grpc_clients.telemetry,
+    "checks": grpc_clients.checks,
+    "in-flight": grpc_clients.in_flight,
 }
 
 if __name__ == "__main__":

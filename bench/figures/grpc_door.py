@@ -11,9 +11,8 @@ import asyncio
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 import grpc
@@ -33,6 +32,7 @@ BODY = bytes(400)
 #: Calls in flight over one connection.
 IN_FLIGHT = (1, 16, 64)
 CALLS = 4_096
+REQUESTS = (BODY,) * CALLS
 RUNS = 5
 TIMEOUT_S = 30.0
 US_PER_NS = 1e-3
@@ -85,37 +85,44 @@ async def _until_told(port: int) -> None:
 SERVERS = {"ours": serve_ours, "library": serve_library}
 
 
-class _Server:
+class Server:
     """A server process, and what it costs to call it."""
 
-    def __init__(self, process: subprocess.Popen[str], port: int) -> None:
-        self._tasks = Path(f"/proc/{process.pid}/task")
-        self._target = f"127.0.0.1:{port}"
+    def __init__(self, pid: int, target: str) -> None:
+        self._tasks = Path(f"/proc/{pid}/task")
+        self._target = target
 
-    def _cpu_ns(self) -> int:
+    def cpu_us(self) -> float:
         """Processor time of all threads."""
         threads = (task / "schedstat" for task in self._tasks.iterdir())
-        return sum(int(thread.read_text().split()[0]) for thread in threads)
+        return sum(int(thread.read_text().split()[0]) for thread in threads) * US_PER_NS
 
-    def us_per_call(self, in_flight: int, _run: int) -> float:
-        """Call many times; return the server's processor time per call."""
-        return asyncio.run(self._load(in_flight))
+    def us_per_call(
+        self,
+        requests: Sequence[bytes],
+        in_flight: int,
+        check: Callable[[bytes], None] = lambda _: None,
+    ) -> float:
+        """Send each request once; return the server's processor time per call."""
+        return asyncio.run(self._load(requests, in_flight, check))
 
-    async def _load(self, in_flight: int) -> float:
+    async def _load(
+        self, requests: Sequence[bytes], in_flight: int, check: Callable[[bytes], None]
+    ) -> float:
         # Without a channel of its own each run would find the last one's connection.
         options = (("grpc.use_local_subchannel_pool", 1),)
         async with grpc.aio.insecure_channel(self._target, options=options) as channel:
             call = channel.unary_unary(PATH)
-            each = CALLS // in_flight
+            left = iter(enumerate(requests))
 
             async def calls() -> None:
-                for number in range(each):
-                    await call(BODY, metadata=metadata(number), timeout=TIMEOUT_S)
+                for number, request in left:
+                    check(await call(request, metadata=metadata(number), timeout=TIMEOUT_S))
 
-            await call(BODY, metadata=metadata(0), timeout=TIMEOUT_S)
-            before = self._cpu_ns()
+            await call(requests[0], metadata=metadata(0), timeout=TIMEOUT_S)
+            before = self.cpu_us()
             await asyncio.gather(*(calls() for _ in range(in_flight)))
-            return (self._cpu_ns() - before) * US_PER_NS / (each * in_flight)
+            return (self.cpu_us() - before) / len(requests)
 
 
 def metadata(number: int) -> tuple[tuple[str, str], ...]:
@@ -132,7 +139,7 @@ def metadata(number: int) -> tuple[tuple[str, str], ...]:
 
 
 @contextmanager
-def server(kind: str) -> Iterator[_Server]:
+def server(kind: str) -> Iterator[Server]:
     """Start a server in a process of its own."""
     command = [sys.executable, "-m", "bench.figures.grpc_door", kind]
     with subprocess.Popen(  # noqa: S603 - our own program
@@ -140,7 +147,7 @@ def server(kind: str) -> Iterator[_Server]:
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        started = _Server(process, int(process.stdout.readline()))
+        started = Server(process.pid, f"127.0.0.1:{int(process.stdout.readline())}")
         try:
             yield started
         finally:
@@ -152,7 +159,9 @@ def run() -> None:
     with server("ours") as ours, server("library") as library:
         for in_flight in IN_FLIGHT:
             mine, bare, ratio = alternate(
-                partial(ours.us_per_call, in_flight), partial(library.us_per_call, in_flight), RUNS
+                lambda _, n=in_flight: ours.us_per_call(REQUESTS, n),  # type: ignore[misc]
+                lambda _, n=in_flight: library.us_per_call(REQUESTS, n),  # type: ignore[misc]
+                RUNS,
             )
             details = {"calls": CALLS, "body_bytes": len(BODY), "in_flight": in_flight}
             report("grpc_door_cpu_us", mine, "us", **details)

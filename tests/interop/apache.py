@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import secrets
 import socket
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +18,12 @@ from tests.interop.running import BOOT_TIMEOUT_S, RunningBroker, start_saying
 FAST_LISTENER = -2
 REPLICATION = 1
 PORT_TRIES_MAX = 100
+#: Linux gives outgoing connections ports from 32,768 on, so one of them could take a port there
+#: before the broker does.
+PORTS = range(10_000, 32_000)
 IS_UP = "boot success"
+BROKER_FILE = "broker.properties"
+PROXY_FILE = "proxy.json"
 
 NAME_SERVER_HEAP = ("-Xms64m", "-Xmx128m", "-XX:+UseSerialGC")
 BROKER_HEAP = ("-Xms512m", "-Xmx1g")
@@ -106,7 +112,7 @@ class ApacheRocketMQ(RunningBroker):
             "storePathCommitLog": str(home / "store" / "commitlog"),
             **self._settings,
         }
-        file = home / "broker.properties"
+        file = home / BROKER_FILE
         _write(file, settings)
         return file
 
@@ -152,11 +158,25 @@ class ApacheWithProxy(ApacheRocketMQ):
             "grpcServerPort": grpc,
             "remotingListenPort": remoting_port,
         }
-        proxy = home / "proxy.json"
-        proxy.write_text(json.dumps(settings))
+        (home / PROXY_FILE).write_text(json.dumps(settings))
+        self._broker_file(home)
+        self._start_proxy(lib, home)
+
+    def _start_proxy(self, lib: Path, home: Path) -> None:
         main = "org.apache.rocketmq.proxy.ProxyStartup"
-        arguments = ["-pm", "local", "-pc", str(proxy), "-bc", str(self._broker_file(home))]
-        self.serving = self._start("broker", main, arguments, lib, home)
+        files = {"-pc": home / PROXY_FILE, "-bc": home / BROKER_FILE}
+        arguments = [text for option, file in files.items() for text in (option, str(file))]
+        self.serving = self._start("broker", main, ["-pm", "local", *arguments], lib, home)
+
+    def kill(self) -> None:
+        """Kill the broker and its proxy, as a crash of the machine would."""
+        assert self.serving is not None, "it does not run"
+        self.children.remove(self.serving)
+        self.serving.kill()
+
+    def start_again(self) -> None:
+        """Start again on the same data and the same ports."""
+        self._start_proxy(self._lib(), self.home)
 
 
 def _write(file: Path, settings: Mapping[str, str]) -> None:
@@ -166,11 +186,9 @@ def _write(file: Path, settings: Mapping[str, str]) -> None:
 def free_port(offsets: tuple[int, ...]) -> int:
     """Return a port that is free together with its neighbors."""
     for _ in range(PORT_TRIES_MAX):
+        port = PORTS.start + secrets.randbelow(len(PORTS))
         with contextlib.ExitStack() as held, contextlib.suppress(OSError):
-            first = held.enter_context(socket.create_server(("127.0.0.1", 0)))
-            port: int = first.getsockname()[1]
             for offset in offsets:
-                if offset:
-                    held.enter_context(socket.create_server(("127.0.0.1", port + offset)))
+                held.enter_context(socket.create_server(("127.0.0.1", port + offset)))
             return port
     raise OSError("no free ports side by side")

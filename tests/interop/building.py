@@ -25,7 +25,7 @@ BUILD_TIMEOUT_S = 900
 FINGERPRINT_CHARS = 16
 
 JAVA_4 = "4.9.8"
-JAVA_5 = "5.3.3"
+JAVA_5 = "5.5.0"
 WHEEL = "rocketmq==0.4.4"
 PYTHON5 = "rocketmq-python-client==5.1.2"
 JAVA_GRPC = "5.2.0"

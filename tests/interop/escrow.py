@@ -72,10 +72,11 @@ class Escrow(RunningBroker):
         return serving
 
 
-def quick_escrow() -> Escrow:
+def quick_escrow(settings: Mapping[str, str] | None = None) -> Escrow:
     """Return a broker with short check times and delays."""
     return Escrow(
         settings={
+            **(settings or {}),
             "transaction.check_after_ms": str(CHECK_AFTER_MS),
             "transaction.check_interval_ms": str(CHECK_INTERVAL_MS),
             "transaction.checks_max": str(CHECKS_MAX),

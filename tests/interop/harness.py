@@ -1,6 +1,6 @@
 """Stock clients, a stock broker and ours, for tests and benchmarks.
 
-    with ApacheRocketMQ() as broker, JavaPeer("5.3.3") as peer:
+    with ApacheRocketMQ() as broker, JavaPeer("5.5.0") as peer:
         broker.create_topic("orders")
         producer = peer.start_transaction_producer(broker.name_server, "payments")
         producer.send_in_transaction(Message(topic="orders", keys="7"), local=Answer.COMMIT)

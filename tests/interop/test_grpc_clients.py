@@ -9,7 +9,7 @@ import pytest
 
 from tests.interop.escrow import Escrow
 from tests.interop.grpc_clients.peers import GrpcPeer, every_grpc_peer
-from tests.interop.grpc_clients.scenarios import GRPC_SCENARIOS, Play
+from tests.interop.grpc_clients.scenarios import Play, grpc_scenarios_for
 
 #: All tests of a peer run in one worker, because they share one process.
 CASES = [
@@ -20,7 +20,7 @@ CASES = [
         marks=pytest.mark.xdist_group(peer.name),
     )
     for peer in every_grpc_peer()
-    for play in GRPC_SCENARIOS
+    for play in grpc_scenarios_for(peer)
 ]
 
 

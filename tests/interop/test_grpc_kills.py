@@ -5,29 +5,27 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from itertools import count
 
 import pytest
 
-from tests.interop.errors import PeerRefused, WaitedInVain
+from tests.interop.errors import WaitedInVain
 from tests.interop.escrow import Escrow, quick_escrow
-from tests.interop.grpc_clients.clients import Draft, GrpcProducer, SimpleConsumer
+from tests.interop.grpc_clients.clients import Draft, SimpleConsumer
 from tests.interop.grpc_clients.peers import GrpcPeer, Python5Peer, every_grpc_peer
+from tests.interop.grpc_clients.storm import Sender, Storm, Taker
 from tests.interop.harness import JAVA_4, JavaPeer
 from tests.interop.remoting import create_topic
 from tests.interop.scenario import CHECKS_MAX, eventually, fresh, same
-from tests.interop.test_kills import status
+from tests.interop.storm import QUEUES
+from tests.interop.test_kills import log_count, status
 from tests.interop.values import Answer, Message, View
 
 pytestmark = pytest.mark.xdist_group("grpc-kills")
 
-QUEUES = 2
-#: Transactions that each producer begins between two blows.
+#: Transactions that each sender completes between two blows, at work all the time.
 ROUND = 6
 BLOWS: tuple[Callable[[Escrow], None], ...] = (Escrow.stop, Escrow.kill, Escrow.kill)
 SETTLE_TIMEOUT_S = 120
-#: How the transactions end, in turn.
-ENDS = ("commit", "rollback", "leave")
 
 
 @pytest.fixture
@@ -42,35 +40,49 @@ def peers() -> Iterator[list[GrpcPeer]]:
         yield [running.enter_context(peer) for peer in every_grpc_peer()]
 
 
-def test_no_message_is_lost_or_shown_unasked_when_the_broker_is_stopped_and_killed(
+def test_nothing_is_lost_or_doubled_when_the_broker_is_stopped_and_killed(
     own_broker: Escrow, peers: list[GrpcPeer]
 ) -> None:
     topic = fresh("storm")
     create_topic(own_broker.name_server, topic, QUEUES, "TRANSACTION")
-    producers = [peer.start_grpc_producer(own_broker.grpc_address, topic) for peer in peers]
-    required: set[str] = set()
-    forbidden: set[str] = set()
-    repeated: set[str] = set()
-    for number, blow in enumerate((*BLOWS, None)):
-        for peer, producer in zip(peers, producers, strict=True):
-            for turn in range(ROUND):
-                key = f"{peer.name}-{number}-{turn}"
-                end = ENDS[turn % len(ENDS)]
-                for other in producers:
-                    # All producers of a topic are one group: the broker may ask any of them.
-                    other.script(key, checks_after(end))
-                if send_until_taken(producer, Draft(topic=topic, key=key), end) > 1:
-                    repeated.add(key)
-                (forbidden if end == "rollback" else required).add(key)
-        if blow is not None:
-            blow(own_broker)
-            own_broker.start_again()
-    consumer = peers[0].start_simple_consumer(own_broker.grpc_address, fresh("judge"), topic)
-    found = [view.key for view in drained(consumer, required)]
-    assert required <= set(found)
-    assert not forbidden & set(found)
+    storm = begun(own_broker, peers, topic)
+    storm.goes_on(ROUND)
+    for blow in BLOWS:
+        blow(own_broker)
+        own_broker.start_again()
+        storm.goes_on(ROUND)
+    for sender in storm.senders:
+        sender.stop()
+    required = storm.required()
+    eventually(
+        lambda: status(own_broker).undecided == 0,
+        "end of all checks",
+        timeout_s=SETTLE_TIMEOUT_S,
+    )
+    storm.wait_for_all(required, timeout_s=SETTLE_TIMEOUT_S)
+    for taker in storm.takers:
+        taker.stop()
+    assert storm.received_after_ack() == []
+    judge = peers[0].start_simple_consumer(own_broker.grpc_address, fresh("judge"), topic)
+    found = [view.key for view in drained(judge, log_count(own_broker, topic))]
+    assert storm.taken() == set(found) == required
     doubled = {key for key in found if found.count(key) > 1}
-    assert doubled <= repeated, "a message came twice, and nobody sent it twice"
+    assert doubled <= storm.repeated(), "a message came twice, but was sent once"
+
+
+def begun(broker: Escrow, peers: list[GrpcPeer], topic: str) -> Storm:
+    """Start a sender and a taker with each client."""
+    storm, group = Storm(), fresh("takers")
+    members = [peer.start_grpc_producer(broker.grpc_address, topic) for peer in peers]
+    for peer, producer in zip(peers, members, strict=True):
+        sender = Sender(peer.name, topic, producer)
+        sender.members = members
+        storm.senders.append(sender)
+        consumer = peer.start_simple_consumer(broker.grpc_address, group, topic)
+        taker = Taker(f"{peer.name}-taker", consumer, tells_refusal=peer.tells_refused_ack)
+        storm.takers.append(taker)
+    storm.start()
+    return storm
 
 
 def test_an_acknowledged_message_does_not_come_again_after_a_kill(
@@ -126,33 +138,13 @@ def test_a_4x_producer_reaches_a_5x_consumer_and_the_reverse(broker: Escrow) -> 
         assert view.message_id == other.message_id
 
 
-def checks_after(end: str) -> list[Answer]:
-    """Return the answers of a database in which the transaction ended like this."""
-    return [Answer.ROLLBACK if end == "rollback" else Answer.COMMIT]
-
-
-def send_until_taken(producer: GrpcProducer, draft: Draft, end: str) -> int:
-    """Send, and repeat until the client says that it worked; return the number of attempts."""
-    deadline = time.monotonic() + SETTLE_TIMEOUT_S
-    for attempt in count(1):
-        try:
-            producer.send_in_transaction(draft, end, checks=checks_after(end))
-        except PeerRefused:
-            if time.monotonic() > deadline:
-                raise
-        else:
-            return attempt
-    raise AssertionError("a count does not end")
-
-
-def drained(consumer: SimpleConsumer, keys: set[str]) -> list[View]:
-    """Take messages until all these keys were there."""
+def drained(consumer: SimpleConsumer, count: int) -> list[View]:
+    """Take this many messages, each at once."""
     deadline = time.monotonic() + SETTLE_TIMEOUT_S
     found: list[View] = []
-    while not keys <= {view.key for view in found}:
+    while len(found) < count:
         if time.monotonic() > deadline:
-            missing = sorted(keys - {view.key for view in found})
-            raise WaitedInVain(f"messages {missing}", SETTLE_TIMEOUT_S, [])
+            raise WaitedInVain(f"{count} messages", SETTLE_TIMEOUT_S, list(found))
         for taken in consumer.receive():
             consumer.ack(taken)
             found.append(taken.view)

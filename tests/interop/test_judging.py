@@ -38,7 +38,7 @@ def verdict(log: Sequence[Received], seen: Sequence[Received] | None = None) -> 
     judge(log, required={"a", "b"}, possible={"c"}, seen={"reader": log if seen is None else seen})
 
 
-def test_what_is_as_it_must_be_passes() -> None:
+def test_a_correct_log_passes() -> None:
     verdict([A, B])
     verdict([A, B, C], seen=[B, C, A, A])
 
@@ -58,8 +58,6 @@ def test_what_is_as_it_must_be_passes() -> None:
         ([A, B], [A, B, C], "saw what is not"),
     ],
 )
-def test_what_is_wrong_is_found(
-    log: list[Received], seen: list[Received] | None, says: str
-) -> None:
+def test_a_wrong_log_is_found(log: list[Received], seen: list[Received] | None, says: str) -> None:
     with pytest.raises(AssertionError, match=says):
         verdict(log, seen)

@@ -67,7 +67,7 @@ def test_nothing_is_lost_or_doubled_when_the_broker_is_stopped_and_killed(
     wait_for_all(storm, lambda: log_count(native_broker, topic), timeout_s=SETTLE_TIMEOUT_S)
     (reader,) = [peer for peer in peers if Ability.DELIVER_TIME in peer.abilities]
     log = reader.start_pull_consumer(native_broker.name_server, fresh("judge")).read_log(topic)
-    assert all(worker.failed for worker in storm.ordinary), "nobody noticed"
+    assert all(worker.failed for worker in storm.ordinary), "no worker noticed"
     judge(
         log,
         required=storm.required(),

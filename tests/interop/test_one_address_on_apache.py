@@ -35,7 +35,7 @@ def test_the_address_of_the_broker_alone_is_enough(apache: ApacheRocketMQ) -> No
 
 
 @pytest.mark.parametrize("which", ["name_server", "broker_address"])
-def test_the_command_line_says_whose_broker_it_is(
+def test_the_command_line_names_the_kind_of_broker(
     apache: ApacheRocketMQ, which: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for words in ("status", "topic list", "txn list"):

@@ -192,7 +192,7 @@ def test_a_transaction_that_was_fenced_off_is_rolled_back(
     assert shop.orders() == set()
 
 
-def test_what_killed_senders_left_is_settled_out_of_the_ledger(
+def test_transactions_of_killed_senders_are_settled_from_the_ledger(
     apache: ApacheRocketMQ, shop: Shop
 ) -> None:
     apache.create_topic(PAID, queues=1)
@@ -218,7 +218,7 @@ def test_what_killed_senders_left_is_settled_out_of_the_ledger(
         )
         alive.send(PAID, b"end")
         assert set(heard.until(b"end")) == {b"1", b"end"}
-        assert alive.clean_ledger() == 0, "nobody knows what that broker has decided"
+        assert alive.clean_ledger() == 0, "the decisions of that broker are unknown"
     assert shop.orders() == {1}
 
 
@@ -268,7 +268,7 @@ def test_a_listener_that_does_not_know_is_asked_until_it_does(
     assert asked.message_id == yes.message_id
 
 
-def test_what_that_broker_cannot_do_is_refused_by_name(
+def test_features_that_broker_lacks_are_refused_by_name(
     apache: ApacheRocketMQ, ledgered: Producer, shop: Shop, topic: str
 ) -> None:
     engine = shop.engine()

@@ -118,6 +118,11 @@ class SimpleConsumer(Client):
         told = self._call("receive", max=max_count, invisible_ms=invisible_ms)
         return msgspec.convert(told["messages"], list[Taken])
 
+    def begin_receive(self) -> None:
+        """Receive without waiting for the answer."""
+        fields = {"client": self.name, "max": BATCH_MAX, "invisible_ms": INVISIBLE_MS}
+        self._lines.submit("receive", fields)
+
     def receive_some(
         self,
         count: int = 1,

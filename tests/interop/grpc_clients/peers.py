@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Self
 
 from tests.interop import building
 from tests.interop.grpc_clients.clients import (
@@ -15,6 +16,9 @@ from tests.interop.grpc_clients.clients import (
 from tests.interop.lines import LineProcess
 from tests.interop.peer import Peer
 from tests.interop.stock import CLIENT_HOME, SMALL
+
+#: Names a PEM file of the certificates that a client of gRPC's core or of grpc-js trusts.
+CA_VARIABLE = "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH"
 
 
 class GrpcPeer(Peer):
@@ -29,6 +33,21 @@ class GrpcPeer(Peer):
     repeats_in_order = True
     #: Whether the client tells that the broker refused an acknowledgement.
     tells_refused_ack = True
+    #: Whether the client has a call to recall a delayed message.
+    can_recall = True
+
+    def __init__(self, *, with_tls: bool | None = None, ca_file: Path | None = None) -> None:
+        """Take whether to use TLS, by default as the client does, and the CA to trust."""
+        super().__init__()
+        self._with_tls = with_tls
+        self._ca_file = ca_file
+
+    def another(self) -> Self:
+        return type(self)(with_tls=self._with_tls, ca_file=self._ca_file)
+
+    def _trust(self) -> dict[str, str]:
+        """Return the variable by which gRPC's libraries for Python and Node.js know a CA."""
+        return {} if self._ca_file is None else {CA_VARIABLE: str(self._ca_file)}
 
     def start_grpc_producer(self, endpoints: str, *topics: str) -> GrpcProducer:
         return GrpcProducer(*self._start_at("start_producer", endpoints, topics=topics))
@@ -77,7 +96,8 @@ class GrpcPeer(Peer):
     def _start_at(
         self, command: str, endpoints: str, **fields: object
     ) -> tuple[LineProcess, str, str]:
-        return self._start(command, "", endpoints=endpoints, tls=self.has_tls, **fields)
+        tls = self.has_tls if self._with_tls is None else self._with_tls
+        return self._start(command, "", endpoints=endpoints, tls=tls, **fields)
 
 
 class Python5Peer(GrpcPeer):
@@ -88,7 +108,8 @@ class Python5Peer(GrpcPeer):
     def command(self) -> tuple[list[str], Mapping[str, str]]:
         driver = building.PEERS / "python5" / "driver.py"
         python = building.python5_peer() / "bin" / "python"
-        return [str(python), "-u", str(driver)], {"HOME": str(CLIENT_HOME), "PYTHONPATH": ""}
+        own = {"HOME": str(CLIENT_HOME), "PYTHONPATH": ""}
+        return [str(python), "-u", str(driver)], {**own, **self._trust()}
 
 
 class Java5Peer(GrpcPeer):
@@ -97,12 +118,15 @@ class Java5Peer(GrpcPeer):
     name = "java5"
     has_tls = True
 
+    #: Options of its Java machine.
+    memory: tuple[str, ...] = SMALL
+
     def command(self) -> tuple[list[str], Mapping[str, str]]:
         place = building.java5_peer()
         classes: tuple[Path, ...] = (place / "classes", place / "lib" / "*")
         return [
             building.java(),
-            *SMALL,
+            *self.memory,
             "-XX:+ExitOnOutOfMemoryError",
             "-XX:+DisplayVMOutputToStderr",
             f"-Duser.home={CLIENT_HOME}",
@@ -120,7 +144,8 @@ class Node5Peer(GrpcPeer):
 
     def command(self) -> tuple[list[str], Mapping[str, str]]:
         place = building.node5_peer()
-        return [building.node(), str(place / "driver.js")], {"HOME": str(CLIENT_HOME)}
+        own = {"HOME": str(CLIENT_HOME)}
+        return [building.node(), str(place / "driver.js")], {**own, **self._trust()}
 
 
 class Go5Peer(GrpcPeer):
@@ -130,6 +155,7 @@ class Go5Peer(GrpcPeer):
     has_tls = True
     repeats_in_order = False
     tells_refused_ack = False
+    can_recall = False
 
     def command(self) -> tuple[list[str], Mapping[str, str]]:
         return [str(building.go5_peer() / "driver")], {"HOME": str(CLIENT_HOME)}

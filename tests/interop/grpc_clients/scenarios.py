@@ -20,17 +20,31 @@ Play = Callable[[Escrow, GrpcPeer], None]
 GRPC_SCENARIOS: list[Play] = []
 QUEUES = 2
 DELAY_MS = 3_000
+#: Longer than a test waits with an open receive.
+LONG_MS = 20_000
+#: Time to recall a message before it is due.
+RECALL_MS = 10_000
 #: Clients round instants to seconds.
 ROUNDING_MS = 1_000
 #: A message that was refused once is visible again after 10 s.
 AGAIN_TIMEOUT_S = 60
 MESSAGE_TYPE_CONFLICT = 40014
+PRECONDITION_FAILED = 42800
 
 
 def grpc_scenario(play: Play) -> Play:
     """Register a function as a scenario of 5.x clients."""
     GRPC_SCENARIOS.append(play)
     return play
+
+
+def grpc_scenarios_for(peer: GrpcPeer) -> list[Play]:
+    """Return the scenarios for whose calls the client has methods."""
+    return [
+        play
+        for play in GRPC_SCENARIOS
+        if peer.can_recall or play is not a_recalled_message_never_comes
+    ]
 
 
 def topic_of(broker: Escrow, kind: str, queues: int = QUEUES) -> str:
@@ -108,7 +122,6 @@ def an_undecided_message_is_asked_about_until_it_is_decided(broker: Escrow, peer
 def a_restarted_producer_is_asked_about_its_orphans(broker: Escrow, peer: GrpcPeer) -> None:
     topic = topic_of(broker, "TRANSACTION", queues=1)
     with peer.another() as doomed:
-        assert isinstance(doomed, GrpcPeer)
         killed = doomed.start_grpc_producer(broker.grpc_address, topic)
         killed.send_in_transaction(Draft(topic=topic, key="orphan"), "leave")
     producer = peer.start_grpc_producer(broker.grpc_address, topic)
@@ -143,6 +156,27 @@ def a_delayed_message_comes_when_it_is_due(broker: Escrow, peer: GrpcPeer) -> No
 
 
 @grpc_scenario
+def a_recalled_message_never_comes(broker: Escrow, peer: GrpcPeer) -> None:
+    topic = topic_of(broker, "DELAY", queues=1)
+    producer = peer.start_grpc_producer(broker.grpc_address, topic)
+    due_at_ms = int(time.time() * 1000) + RECALL_MS
+    taken_back, kept = (
+        producer.send(Draft(topic=topic, key=key, deliver_at_ms=due_at_ms + later_ms))
+        for key, later_ms in (("taken back", 0), ("kept", DELAY_MS))
+    )
+    assert taken_back.recall_handle is not None
+    assert kept.recall_handle is not None
+    # A repeat succeeds like the first time: its answer may have been lost.
+    for _ in range(2):
+        assert producer.recall(topic, taken_back.recall_handle) == taken_back.message_id
+    consumer = peer.start_simple_consumer(broker.grpc_address, fresh("group"), topic)
+    assert [view.key for view in consumer.take()] == ["kept"]
+    with pytest.raises(PeerRefused) as refusal:
+        producer.recall(topic, kept.recall_handle)
+    assert refusal.value.code == PRECONDITION_FAILED
+
+
+@grpc_scenario
 def an_invisible_time_can_be_renewed_and_expires(broker: Escrow, peer: GrpcPeer) -> None:
     topic = topic_of(broker, "NORMAL", queues=1)
     producer = peer.start_grpc_producer(broker.grpc_address, topic)
@@ -171,7 +205,6 @@ def messages_of_a_killed_consumer_come_again(broker: Escrow, peer: GrpcPeer) -> 
     for key in ("acked", "taken"):
         producer.send(Draft(topic=topic, key=key))
     with peer.another() as doomed:
-        assert isinstance(doomed, GrpcPeer)
         killed = doomed.start_simple_consumer(broker.grpc_address, group, topic)
         taken = {one.key: one for one in killed.receive_some(2)}
         killed.ack(taken["acked"])
@@ -179,6 +212,28 @@ def messages_of_a_killed_consumer_come_again(broker: Escrow, peer: GrpcPeer) -> 
     (again,) = staying.receive_some(1)
     assert (again.key, again.view.attempt) == ("taken", 2)
     staying.ack(again)
+
+
+@grpc_scenario
+def a_message_reaches_another_consumer_when_one_is_killed_in_a_receive(
+    broker: Escrow, peer: GrpcPeer
+) -> None:
+    topic = topic_of(broker, "NORMAL", queues=1)
+    group = fresh("group")
+    producer = peer.start_grpc_producer(broker.grpc_address, topic)
+    with peer.another() as doomed:
+        killed = doomed.start_simple_consumer(broker.grpc_address, group, topic, wait_ms=LONG_MS)
+        producer.send(Draft(topic=topic, key="first"))
+        assert [view.key for view in killed.take()] == ["first"]
+        killed.begin_receive()
+        producer.send(Draft(topic=topic, key="second"))
+    staying = peer.start_simple_consumer(broker.grpc_address, group, topic)
+    (found,) = staying.receive_some(1)
+    # The broker may have handed it to the killed client.
+    assert (found.key, found.view.attempt in (1, 2)) == ("second", True)
+    staying.ack(found)
+    producer.send(Draft(topic=topic, key="third"))
+    assert [view.key for view in staying.take()] == ["third"]
 
 
 @grpc_scenario

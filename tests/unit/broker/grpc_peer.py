@@ -9,13 +9,13 @@ from typing import Any, TypeVar, cast
 from escrowmq.broker.grpc.names import timestamp
 from escrowmq.broker.grpc.place import GrpcPlace
 from escrowmq.broker.net.grpc_call import GrpcCall, GrpcMethods, StreamEvents
+from escrowmq.broker.net.limits import TURN_S, Late
 from escrowmq.broker.server import Server
 from escrowmq.protocol.grpc import messages as grpc
 from escrowmq.protocol.grpc.definitions import path_of
 from escrowmq.protocol.grpc.enums import GrpcClientType, GrpcMessageType, GrpcResolution
 from tests.unit.broker.wire import DEADLINE_S, T0
 
-KEY = bytes(32)
 PLACE = GrpcPlace(name="broker-a", host="127.0.0.1", port=8_081)
 NORMAL, FIFO = GrpcMessageType.NORMAL, GrpcMessageType.FIFO
 DELAY, TRANSACTION = GrpcMessageType.DELAY, GrpcMessageType.TRANSACTION
@@ -56,6 +56,21 @@ class HeldCall:
         self.ended: asyncio.Future[tuple[int, str]] = asyncio.get_running_loop().create_future()
         self.events: StreamEvents | None = None
         self._headers = headers
+
+    @property
+    def has_room(self) -> bool:
+        """A test reads everything."""
+        return True
+
+    @property
+    def is_any_behind(self) -> bool:
+        """No other call is being answered."""
+        return False
+
+    def ask_for_turn(self, late: Late) -> None:
+        """Give the rest of an answer its turn."""
+        loop = asyncio.get_running_loop()
+        loop.call_soon(late.take_turn, loop.time() + TURN_S)
 
     def header(self, name: bytes) -> bytes | None:
         """Return a header of the request."""
@@ -108,7 +123,7 @@ class GrpcPeer:
     @classmethod
     def of(cls, server: Server, client_id: str = "client-1") -> GrpcPeer:
         """Let a broker serve gRPC, and return a client of it."""
-        return cls(server.broker.serve_grpc(PLACE, KEY), client_id)
+        return cls(server.broker.serve_grpc(PLACE), client_id)
 
     def again(self, client_id: str) -> GrpcPeer:
         """Return another client of the same broker."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import hpack
 
@@ -24,9 +24,15 @@ from escrowmq.protocol.http2.frames import (
     settings_frame,
 )
 from escrowmq.protocol.http2.grpc_messages import MESSAGE_HEAD
-from tests.unit.broker.grpc_echo import ECHO, Echo
+from tests.unit.broker.grpc_echo import ECHO
 
 PATIENCE_S = 10.0
+
+
+class HasPort(Protocol):
+    """A service in this process."""
+
+    port: int
 
 
 class Frame(NamedTuple):
@@ -70,9 +76,11 @@ class Http2Peer:
         self._buffer = b""
 
     @classmethod
-    async def to(cls, echo: Echo, settings: dict[Http2Setting, int] | None = None) -> Http2Peer:
+    async def to(
+        cls, service: HasPort, settings: dict[Http2Setting, int] | None = None
+    ) -> Http2Peer:
         """Connect, and exchange settings."""
-        peer = cls(*await asyncio.open_connection("127.0.0.1", echo.port))
+        peer = cls(*await asyncio.open_connection("127.0.0.1", service.port))
         peer.send(PREFACE + settings_frame(settings or {}))
         await peer.until(lambda: any(one.kind == FrameKind.SETTINGS for one in peer.frames))
         peer.send(SETTINGS_ACK)

@@ -160,7 +160,7 @@ async def test_keepalive_pings_are_answered(echo: Echo) -> None:
 
 
 async def test_a_slow_reader_gets_everything(echo: Echo, channel: grpc.aio.Channel) -> None:
-    """The client's windows fill while nobody reads, and other calls go on."""
+    """The client's windows fill while no client reads, and other calls go on."""
     slow = channel.unary_stream(MANY)(bytes(100_000), timeout=TIMEOUT_S)
     await echo.heard.wait_for("opened")
     assert echo.heard.calls[0].unsent_bytes > 1_000_000

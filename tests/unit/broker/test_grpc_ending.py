@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from escrowmq.broker.grpc.transaction_ids import HalfPlace, TransactionIds, is_forgotten
+from escrowmq.broker.grpc.transaction_ids import TransactionIds
 from escrowmq.broker.server import Server
+from escrowmq.broker.state.row_places import RowPlace, epoch_to_check
 from escrowmq.model.errors import RequestRefused
 from escrowmq.model.lineage import Epoch, Lineage, new_lineage
 from escrowmq.protocol.grpc import messages as grpc
@@ -15,7 +16,6 @@ from escrowmq.transaction.states import State
 from tests.unit.broker.asking import ASK, PARK, obey
 from tests.unit.broker.grpc_peer import (
     COMMIT,
-    KEY,
     PLACE,
     ROLLBACK,
     GrpcPeer,
@@ -46,15 +46,6 @@ async def test_a_transaction_ends_as_its_producer_says(
         assert [one.body for one in visible(server)] == seen
 
 
-async def test_ok_comes_after_the_flush(tmp_path: Path) -> None:
-    async with serving(tmp_path, store={"durability": "fsync"}) as server:
-        peer = GrpcPeer.of(server)
-        (sent,) = (await peer.send(half())).entries
-        await peer.end(sent, COMMIT)
-        store = server.broker.store
-        assert store.durable_end == store.log.end
-
-
 @pytest.mark.parametrize(("first", "second"), [(COMMIT, ROLLBACK), (ROLLBACK, COMMIT)])
 async def test_the_same_decision_again_is_ok_and_the_opposite_is_not(
     tmp_path: Path, first: int, second: int
@@ -70,7 +61,7 @@ async def test_the_same_decision_again_is_ok_and_the_opposite_is_not(
         assert server.broker.contradictions.count == 1
 
 
-async def test_the_refusal_says_who_decided(tmp_path: Path) -> None:
+async def test_the_refusal_names_the_first_decider(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         peer = GrpcPeer.of(server, "first")
         (sent,) = (await peer.send(half())).entries
@@ -186,20 +177,22 @@ async def test_a_changed_id_is_invalid(tmp_path: Path) -> None:
     "place",
     [
         # Rightly signed, for a half message that retention has deleted or that never was.
-        HalfPlace("", 5_000, 0),
+        RowPlace("", 5_000, 0),
         # The place in the log of another message.
-        HalfPlace("", 0, 4_096),
+        RowPlace("", 0, 4_096),
         # An epoch of another history.
-        HalfPlace("0123456789abcdef", 0, -1),
+        RowPlace("0123456789abcdef", 0, -1),
     ],
 )
-async def test_an_id_of_what_is_gone_is_invalid(tmp_path: Path, place: HalfPlace) -> None:
+async def test_an_id_of_what_is_gone_is_invalid(tmp_path: Path, place: RowPlace) -> None:
     async with serving(tmp_path) as server:
         peer = GrpcPeer.of(server)
         await peer.send(half())
         core = server.broker.store.core
         at = core.row(0).log_offset if place.log_offset < 0 else place.log_offset
-        made = TransactionIds(KEY).make(place.epoch or core.lineage.epoch, place.half_offset, at)
+        made = TransactionIds(server.broker.key).make(
+            place.epoch or core.lineage.epoch, place.half_offset, at
+        )
         fake = grpc.SendResultEntry(transaction_id=made)
         assert await peer.end(fake, COMMIT) == INVALID
         assert state_of(server) is State.PREPARED
@@ -274,17 +267,17 @@ async def test_an_answer_after_a_check_is_the_checks_whatever_it_says(
 
 def test_ids_of_another_key_are_invalid() -> None:
     made = TransactionIds(bytes(32)).make("e", 1, 2)
-    assert TransactionIds(bytes(32)).read(made) == HalfPlace("e", 1, 2)
+    assert TransactionIds(bytes(32)).read(made) == RowPlace("e", 1, 2)
     with pytest.raises(RequestRefused, match="transaction_id_illegal"):
         TransactionIds(b"x" * 32).read(made)
 
 
 def test_an_epoch_that_the_lineage_dropped_proves_nothing() -> None:
     full = Lineage("s", (Epoch("b", 1_000, 5), Epoch("c", 2_000, 9)))
-    assert is_forgotten(full, HalfPlace("a", 1, 500))
-    assert not is_forgotten(full, HalfPlace("a", 6, 1_500))
-    assert not is_forgotten(full, HalfPlace("b", 1, 500))
-    assert not is_forgotten(new_lineage("s"), HalfPlace("a", 1, 0))
+    assert epoch_to_check(full, RowPlace("a", 1, 500)) == ""
+    assert epoch_to_check(full, RowPlace("a", 6, 1_500)) == "a"
+    assert epoch_to_check(full, RowPlace("b", 1, 500)) == "b"
+    assert epoch_to_check(new_lineage("s"), RowPlace("a", 1, 0)) == "a"
 
 
 async def test_a_broker_serves_at_the_place_that_it_tells(tmp_path: Path) -> None:

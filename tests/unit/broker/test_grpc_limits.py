@@ -140,7 +140,7 @@ async def test_a_message_beyond_the_limit_is_refused_and_others_are_not() -> Non
         await peer.close()
 
 
-async def test_data_that_nobody_wants_is_thrown_away_and_granted_again() -> None:
+async def test_data_of_a_refused_request_is_dropped_and_granted_again() -> None:
     async with echo_service(GrpcLimits(message_bytes_max=1_000)) as echo:
         peer = await Http2Peer.to(echo)
         stream_id = peer.headers(content_type="text/html")

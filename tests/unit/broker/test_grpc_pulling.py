@@ -145,7 +145,7 @@ async def test_a_body_that_remoting_compressed_is_told_plain(
         assert (system.body_encoding, system.message_type) == (1, NORMAL)
 
 
-async def test_what_clients_cannot_set_is_not_told_as_theirs(tmp_path: Path) -> None:
+async def test_properties_of_the_broker_are_not_told_as_the_clients(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         remoting = await Peer.to(server.broker_address)
         properties = {"color": "red", "WAIT": "true", "DLQ_ORIGIN_TOPIC": "first"}

@@ -61,7 +61,7 @@ async def test_the_checksum_of_a_body_is_one_that_every_client_reads_alike(tmp_p
         assert (digest.type, digest.checksum) == (2, "CFCD208495D565EF66E7DFF9F98764DA")
 
 
-async def test_what_is_not_acknowledged_comes_again(tmp_path: Path) -> None:
+async def test_an_unacknowledged_message_comes_again(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         peer = await sent(server)
         (first,) = await receive(peer)
@@ -110,7 +110,7 @@ async def test_a_receive_of_a_client_that_goes_is_dropped(tmp_path: Path) -> Non
         assert server.broker.popping.polls.waiting == 0
 
 
-async def test_what_a_client_that_goes_did_not_get_is_for_others(tmp_path: Path) -> None:
+async def test_messages_that_a_lost_client_did_not_get_go_to_others(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         peer = await sent(server, 5)
         # The stream takes the status and two messages.

@@ -14,7 +14,6 @@ from escrowmq.protocol.grpc.definitions import path_of
 from tests.unit.broker.grpc_peer import (
     DELAY,
     FIFO,
-    KEY,
     NORMAL,
     TRANSACTION,
     GrpcPeer,
@@ -55,7 +54,7 @@ async def test_a_route_names_each_queue(tmp_path: Path) -> None:
 async def test_a_route_names_an_ipv6_address_as_such(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         place = GrpcPlace(name="b", host="2001:db8::1", port=1)
-        peer = GrpcPeer(server.broker.serve_grpc(place, KEY))
+        peer = GrpcPeer(server.broker.serve_grpc(place))
         endpoints = (await peer.ask("QueryRoute", asking())).message_queues[0].broker.endpoints
         assert (endpoints.scheme, endpoints.addresses[0].host) == (2, "2001:db8::1")
 

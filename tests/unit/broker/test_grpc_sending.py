@@ -96,7 +96,7 @@ async def test_a_message_is_stored_as_it_was_sent(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("sent", "code"), REFUSED)
-async def test_what_cannot_be_stored_has_rocketmqs_code(
+async def test_a_message_that_cannot_be_stored_has_rocketmqs_code(
     tmp_path: Path, sent: grpc.Message, code: int
 ) -> None:
     async with serving(tmp_path) as server:
@@ -230,10 +230,3 @@ async def test_a_request_has_messages_of_one_topic_and_not_too_many(tmp_path: Pa
         many = await peer.send(*[message() for _ in range(MESSAGES_MAX + 1)])
         assert many.status.code == 40_000
         assert visible(server) == []
-
-
-async def test_a_delayed_message_cannot_be_recalled(tmp_path: Path) -> None:
-    async with serving(tmp_path) as server:
-        request = grpc.RecallMessageRequest(topic=grpc.Resource(name="orders"), recall_handle="x")
-        answer = await GrpcPeer.of(server).ask("RecallMessage", request)
-        assert answer.status.code == 50_500

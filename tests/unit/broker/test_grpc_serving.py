@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from escrowmq.broker.config import TlsConfig
-from escrowmq.broker.grpc.serving import ID_KEY
 from escrowmq.broker.net import tls
 from escrowmq.broker.server import Server
+from escrowmq.broker.state.row_places import KEY_FILE
 from escrowmq.model.errors import RequestRefused
 from tests.unit.broker.wire import T0, serving
 
@@ -51,15 +51,15 @@ async def test_the_port_speaks_http2_with_tls_and_without(tmp_path: Path) -> Non
         assert await first_frame(server, trusting(tmp_path / "tls" / "cert.pem")) == SETTINGS
 
 
-async def test_without_a_port_there_is_neither_key_nor_certificate(tmp_path: Path) -> None:
+async def test_without_a_port_there_is_no_certificate(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         assert server.grpc_address == ""
         assert server.broker.telemetry is None
-    assert not any(path.exists() for path in (tmp_path / "tls", tmp_path / ID_KEY))
+    assert not (tmp_path / "tls").exists()
 
 
 async def test_key_and_certificate_are_kept_and_secret(tmp_path: Path) -> None:
-    files = (tmp_path / ID_KEY, tmp_path / "tls" / "cert.pem", tmp_path / "tls" / "key.pem")
+    files = (tmp_path / KEY_FILE, tmp_path / "tls" / "cert.pem", tmp_path / "tls" / "key.pem")
     async with serving(tmp_path, broker={"grpc_port": 0}):
         made = [path.read_bytes() for path in files]
     async with serving(tmp_path, broker={"grpc_port": 0}):
@@ -76,7 +76,7 @@ async def test_a_taken_port_is_told(tmp_path: Path) -> None:
 
 
 async def test_a_damaged_key_is_told(tmp_path: Path) -> None:
-    (tmp_path / ID_KEY).write_bytes(b"short")
+    (tmp_path / KEY_FILE).write_bytes(b"short")
     with pytest.raises(RequestRefused, match="secret_damaged"):
         async with serving(tmp_path, broker={"grpc_port": 0}):
             pass
@@ -112,5 +112,5 @@ def test_half_a_configuration_is_refused(fields: dict[str, str]) -> None:
 
 
 def test_a_file_that_a_crash_left_unfinished_is_made_again(tmp_path: Path) -> None:
-    (tmp_path / "grpc.new").write_bytes(b"half")
-    assert len(tls.kept_secret(tmp_path / ID_KEY, 32)) == 32
+    (tmp_path / "ids.new").write_bytes(b"half")
+    assert len(tls.kept_secret(tmp_path / KEY_FILE, 32)) == 32

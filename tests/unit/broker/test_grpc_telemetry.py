@@ -127,7 +127,7 @@ async def test_a_stream_without_a_client_id_is_ended(tmp_path: Path) -> None:
         assert (status, "client_id_missing" in text) == (3, True)
 
 
-async def test_what_a_client_reports_unasked_is_ignored(tmp_path: Path) -> None:
+async def test_unrequested_reports_of_a_client_are_ignored(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         call = await GrpcPeer.of(server).produce("orders")
         assert call.events is not None

@@ -10,22 +10,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from escrowmq.broker.checks.endings import resolution_among
 from escrowmq.broker.grpc.codes import code_of, ok, status_of
-from escrowmq.broker.grpc.names import name_of
+from escrowmq.broker.grpc.names import topic_of
 from escrowmq.broker.grpc.requests import GrpcRequest, serves
-from escrowmq.broker.grpc.transaction_ids import HalfPlace, TransactionIds, is_forgotten
-from escrowmq.model.errors import RequestRefused
+from escrowmq.broker.state.row_places import RowPlace, epoch_to_check
 from escrowmq.model.resolution import Resolution
 from escrowmq.protocol.grpc.enums import GrpcResolution
 from escrowmq.protocol.grpc.messages import EndTransactionRequest, EndTransactionResponse
-from escrowmq.protocol.message.limits import validate_topic
-from escrowmq.transaction.commands import Decision, End, EndReply
+from escrowmq.transaction.commands import End
 
 if TYPE_CHECKING:
-    from escrowmq.broker.checks.contradictions import Contradictions
-    from escrowmq.broker.checks.end_log import EndLog
-    from escrowmq.broker.net.answering import Answering
+    from escrowmq.broker.checks.endings import Endings
+    from escrowmq.broker.grpc.transaction_ids import TransactionIds
+    from escrowmq.model.errors import RequestRefused
     from escrowmq.store.store import Store
+    from escrowmq.transaction.commands import Decision, EndReply
+
+_DECIDED = EndTransactionResponse(status=ok()).SerializeToString()
 
 _RESOLUTIONS: dict[int, Resolution] = {
     GrpcResolution.TRANSACTION_RESOLUTION_UNSPECIFIED: Resolution.UNKNOWN,
@@ -38,49 +40,37 @@ _RESOLUTIONS: dict[int, Resolution] = {
 class GrpcEnding:
     """Handles EndTransaction."""
 
-    answering: Answering
+    endings: Endings
     store: Store
-    contradictions: Contradictions
-    end_log: EndLog
     ids: TransactionIds
 
     @serves("EndTransaction")
     def end(self, request: GrpcRequest, asked: EndTransactionRequest) -> None:
         """Decide a transaction, or note that its outcome is not known yet."""
-        topic = name_of(asked.topic)
-        validate_topic(topic)
+        topic = topic_of(asked.topic)
         place = self.ids.read(asked.transaction_id)
-        resolution = _RESOLUTIONS.get(asked.resolution)
-        if resolution is None:
-            raise RequestRefused(
-                "resolution_unknown",
-                "send 1 to commit, 2 to roll back, 0 if it is not known",
-                resolution=asked.resolution,
-            )
         command = End(
             half_offset=place.half_offset,
-            resolution=resolution,
+            resolution=resolution_among(_RESOLUTIONS, asked.resolution),
             by=request.client_id,
             # The producer group of a gRPC client is its topic.
             group=topic,
             log_offset=place.log_offset,
             ids=(asked.message_id,) if asked.message_id else (),
-            epoch="" if is_forgotten(self.store.core.lineage, place) else place.epoch,
+            epoch=epoch_to_check(self.store.core.lineage, place),
             seen_to=place.log_offset,
             from_check=self._is_asked(place),
         )
 
-        def contradicted(refused: RequestRefused, stands: EndReply) -> None:
-            self.contradictions.note(command.resolution, command.by, stands)
+        def contradicted(refused: RequestRefused, _stands: EndReply) -> None:
             request.answer(EndTransactionResponse(status=status_of(refused)), code_of(refused))
 
-        def decided(decision: Decision) -> None:
-            self.end_log.note(command, asked.transaction_id, decision.reply)
-            request.answer(EndTransactionResponse(status=ok()))
+        def decided(_decision: Decision) -> None:
+            request.answer_with(_DECIDED)
 
-        self.answering.submit(request, command, decided, contradicted)
+        self.endings.submit(request, command, asked.transaction_id, decided, contradicted)
 
-    def _is_asked(self, place: HalfPlace) -> bool:
+    def _is_asked(self, place: RowPlace) -> bool:
         """Whether a back-check awaits this answer, whatever the client says: some never say it."""
         half = self.store.core.half(place.half_offset)
         return half is not None and self.store.core.head_row(half).checks_sent > 0

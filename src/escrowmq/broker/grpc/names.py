@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from escrowmq.model.topic_names import OWN_PREFIXES
 from escrowmq.protocol.grpc.messages import Duration, Resource, Timestamp
+from escrowmq.protocol.message.limits import validate_topic
 
 _SEPARATOR = "%"
 _NANOS_PER_MS = 1_000_000
@@ -20,6 +21,13 @@ def name_of(resource: Resource) -> str:
     return f"{space}{_SEPARATOR}{resource.name}" if space else resource.name
 
 
+def topic_of(resource: Resource) -> str:
+    """Return the broker's name of a topic; refuse one that no topic can have."""
+    topic = name_of(resource)
+    validate_topic(topic)
+    return topic
+
+
 def resource_of(name: str) -> Resource:
     """Return a topic or group as clients name it."""
     if _SEPARATOR not in name or name.startswith(OWN_PREFIXES):
@@ -30,8 +38,16 @@ def resource_of(name: str) -> Resource:
 
 def ms_of(time: Duration | Timestamp) -> int:
     """Return a duration or an instant in milliseconds."""
-    seconds = min(max(time.seconds, -_SECONDS_MAX), _SECONDS_MAX)
+    seconds = time.seconds
+    if not -_SECONDS_MAX <= seconds <= _SECONDS_MAX:
+        seconds = _SECONDS_MAX if seconds > 0 else -_SECONDS_MAX
     return seconds * 1_000 + time.nanos // _NANOS_PER_MS
+
+
+def set_time(time: Duration | Timestamp, ms: int) -> None:
+    """Write a duration or an instant into its part of a message."""
+    time.seconds = ms // 1_000
+    time.nanos = ms % 1_000 * _NANOS_PER_MS
 
 
 def duration(ms: int) -> Duration:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from escrowmq.broker.grpc.codes import ok
-from escrowmq.broker.grpc.names import ms_of, name_of
+from escrowmq.broker.grpc.names import ms_of, name_of, topic_of
 from escrowmq.broker.grpc.requests import GrpcRequest, serves
 from escrowmq.broker.grpc.settings import RECEIVED_MAX, expression_of
 from escrowmq.broker.grpc.streaming import stream
@@ -17,7 +17,6 @@ from escrowmq.model.errors import RequestRefused
 from escrowmq.protocol.grpc import messages as grpc
 from escrowmq.protocol.grpc.enums import GrpcCode, GrpcOffsetPolicy
 from escrowmq.protocol.message.filter import TagCodes, parse_filter
-from escrowmq.protocol.message.limits import validate_topic
 from escrowmq.store.reading.reader import Pulled, ReadStatus
 
 if TYPE_CHECKING:
@@ -157,9 +156,8 @@ class GrpcPulling:
         queue = self._queue(asked.message_queue)
         if asked.offset < 0:
             raise RequestRefused("offset_illegal", "the lowest offset is 0", offset=asked.offset)
-        self.uses.note(group, queue[0])
         told = self.telemetry.listener(request.client_id)
-        self.offsets.commit(told, (group, *queue), asked.offset, reset=True)
+        self.offsets.report(told, (group, *queue), asked.offset)
         request.answer(grpc.UpdateOffsetResponse(status=ok()))
 
     @serves("GetOffset")
@@ -190,8 +188,7 @@ class GrpcPulling:
         request.answer(grpc.QueryOffsetResponse(status=ok(), offset=offset))
 
     def _queue(self, named: grpc.MessageQueue) -> Queue:
-        queue = (name_of(named.topic), named.id)
-        validate_topic(queue[0])
+        queue = (topic_of(named.topic), named.id)
         self.topics.to_read(*queue)
         return queue
 

@@ -17,6 +17,7 @@ from escrowmq.model.errors import EscrowError, ProtocolViolation, RequestRefused
 from escrowmq.model.event_log import event_log
 from escrowmq.protocol.grpc import messages
 from escrowmq.protocol.message.limits import NAME_CHARS_MAX
+from escrowmq.protocol.remoting.codes import UNKNOWN_LANGUAGE
 
 if TYPE_CHECKING:
     from escrowmq.broker.net.answering import Answering
@@ -89,8 +90,11 @@ class GrpcRequest:
 
     def answer(self, response: GrpcMessage, code: int = OK) -> None:
         """Send the whole answer; ``code`` is that of its status."""
+        self.answer_with(response.SerializeToString(), code)
+
+    def answer_with(self, data: bytes, code: int = OK) -> None:
+        """Send the whole answer, which is encoded."""
         self.note(code)
-        data = response.SerializeToString()
         if self._method.is_streamed:
             self.call.send(data)
             self.call.end()
@@ -178,6 +182,12 @@ class ServedMethod:
 def client_id_of(call: GrpcCall) -> str:
     """Return the id that a client gave itself; empty if it gave none."""
     return (call.header(CLIENT_ID) or b"").decode(errors="replace")
+
+
+def language_of(call: GrpcCall) -> str:
+    """Return the language that a client is written in, as it says."""
+    language = (call.header(LANGUAGE) or b"").decode(errors="replace")
+    return language[:NAME_CHARS_MAX] or UNKNOWN_LANGUAGE
 
 
 def check_client_id(client_id: str) -> None:

@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from escrowmq.broker.grpc.codes import ok
-from escrowmq.broker.grpc.names import name_of
+from escrowmq.broker.grpc.names import name_of, topic_of
 from escrowmq.broker.grpc.requests import GrpcRequest, serves
 from escrowmq.model.catalog import READ, WRITE, MessageType, Topic
 from escrowmq.model.errors import RequestRefused
 from escrowmq.model.topic_names import OWN_PREFIXES
 from escrowmq.protocol.grpc import messages as grpc
 from escrowmq.protocol.grpc.enums import GrpcMessageType, GrpcPermission, GrpcScheme
-from escrowmq.protocol.message.limits import validate_topic
 from escrowmq.protocol.message.message_views import SYSTEM_TOPICS
 
 if TYPE_CHECKING:
@@ -71,7 +70,9 @@ class GrpcRouting:
         group = self.groups.to_read(name_of(asked.group))
         topic = self.topics.if_sent_to(name)
         if not topic.perm & READ:
-            raise RequestRefused("topic_not_readable", "its owner forbids it", topic=name)
+            raise RequestRefused(
+                "topic_not_readable", "the topic's permissions forbid reading", topic=name
+            )
         queue_ids = range(topic.read_queue_count) if group.is_ordered else (ANY_QUEUE,)
         assignments = [
             grpc.Assignment(message_queue=self._queue(asked.topic, topic, queue_id, READ))
@@ -101,8 +102,7 @@ def _broker(place: GrpcPlace) -> grpc.Broker:
 
 
 def _named(resource: grpc.Resource) -> str:
-    name = name_of(resource)
-    validate_topic(name)
+    name = topic_of(resource)
     if name in SYSTEM_TOPICS:
         raise RequestRefused("topic_of_system", "use a topic of your own", topic=name)
     return name

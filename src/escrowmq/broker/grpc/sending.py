@@ -20,7 +20,6 @@ from escrowmq.broker.state.messages import Messages, Sender
 from escrowmq.broker.state.topics import require_type
 from escrowmq.model.errors import RequestRefused
 from escrowmq.protocol.grpc.messages import (
-    RecallMessageRequest,
     SendMessageRequest,
     SendMessageResponse,
     SendResultEntry,
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from escrowmq.broker.grpc.telemetry import GrpcTelemetry
     from escrowmq.broker.grpc.transaction_ids import TransactionIds
     from escrowmq.broker.net.answering import Answering
+    from escrowmq.broker.state.recall_handles import RecallHandles
     from escrowmq.broker.write.broker_clock import BrokerClock
     from escrowmq.broker.write.bulk import Ends
     from escrowmq.protocol.grpc.messages import Message
@@ -46,10 +46,15 @@ DELAY_MS_MAX = 24 * 3_600_000
 
 Command = Append | Prepare
 
+#: An answer about one stored message; to read it takes less time than to make its parts.
+_STORED = SendMessageResponse(
+    status=ok(), entries=(SendResultEntry(status=ok()),)
+).SerializeToString()
+
 
 @dataclass(frozen=True, slots=True)
 class GrpcSending:
-    """Handles SendMessage and RecallMessage."""
+    """Handles SendMessage."""
 
     answering: Answering
     store: Store
@@ -57,6 +62,7 @@ class GrpcSending:
     messages: Messages
     telemetry: GrpcTelemetry
     ids: TransactionIds
+    recalls: RecallHandles
 
     @serves("SendMessage")
     def send(self, request: GrpcRequest, sent: SendMessageRequest) -> None:
@@ -65,13 +71,16 @@ class GrpcSending:
         if not 1 <= len(messages) <= MESSAGES_MAX:
             raise RequestRefused(
                 "no_messages" if not messages else "too_many_messages",
-                f"a request brings 1 to {MESSAGES_MAX} messages",
+                f"send 1 to {MESSAGES_MAX} messages in one request",
                 count=len(messages),
             )
-        topic = name_of(messages[0].topic)
-        validate_topic(topic)
+        first = messages[0]
+        topic = name_of(first.topic)
+        if self.messages.topics.get(topic) is None:
+            # The name of a known topic was validated when it was created.
+            validate_topic(topic)
         if len(messages) == 1:
-            command = self._command(request, topic, messages[0])
+            command = self._command(request, topic, first)
             self.answering.submit(request, command, partial(self._tell, request, topic, command))
             return
         if any(name_of(message.topic) != topic for message in messages):
@@ -83,12 +92,6 @@ class GrpcSending:
             return
         told = partial(self._tell_many, request, topic, commands)
         self.answering.submit_all(request, good, told)
-
-    @serves("RecallMessage")
-    def recall(self, request: GrpcRequest, asked: RecallMessageRequest) -> None:
-        """Refuse it: the store keeps a delayed message until it is due."""
-        del request, asked
-        raise RequestRefused("method_unsupported", "a delayed message cannot be recalled")
 
     def _command_or_refusal(
         self, request: GrpcRequest, topic: str, message: Message
@@ -112,10 +115,13 @@ class GrpcSending:
             queue_id = -1
         place = self.messages.place(topic, queue_id, now_ms, turn=turn, message_type=read.type)
         if not place[0].write_queue_count:
-            raise RequestRefused("topic_not_writable", "it has no queue to write", topic=topic)
+            raise RequestRefused(
+                "topic_not_writable", "the topic has no queue for new messages", topic=topic
+            )
         require_type(place[0], read.type)
         born_at_ms = read.born_at_ms if read.born_at_ms > 0 else now_ms
-        self._check_delay(read, born_at_ms)
+        if read.facts.deliver_at_ms:
+            self._check_delay(read, born_at_ms)
         made = self.messages.make(
             place,
             read.body,
@@ -146,8 +152,9 @@ class GrpcSending:
     # Answers.
 
     def _tell(self, request: GrpcRequest, topic: str, command: Command, decision: Decision) -> None:
-        entry = self._entry(request, topic, command, decision)
-        request.answer(SendMessageResponse(status=ok(), entries=(entry,)))
+        response = SendMessageResponse.FromString(_STORED)
+        self._fill(response.entries[0], request, topic, command, decision)
+        request.answer(response)
 
     def _tell_many(
         self,
@@ -164,29 +171,33 @@ class GrpcSending:
                 end = end.refused
             if isinstance(end, Decision):
                 assert not isinstance(command, RequestRefused)
-                entries.append(self._entry(request, topic, command, end))
+                entry = SendResultEntry(status=ok())
+                self._fill(entry, request, topic, command, end)
+                entries.append(entry)
             else:
                 entries.append(SendResultEntry(status=status_of(end)))
         status = common_status([entry.status for entry in entries])
         request.answer(SendMessageResponse(status=status, entries=entries), status.code)
 
-    def _entry(
-        self, request: GrpcRequest, topic: str, command: Command, decision: Decision
-    ) -> SendResultEntry:
-        message_id = command.messages[0].unique_key
+    def _fill(
+        self,
+        entry: SendResultEntry,
+        request: GrpcRequest,
+        topic: str,
+        command: Command,
+        decision: Decision,
+    ) -> None:
+        """Write where a message is into its part of the answer."""
+        entry.message_id = command.messages[0].unique_key
+        epoch = self.store.core.lineage.epoch
         if isinstance(command, Append):
             stored = reply_of(decision, Appended)
             # A delayed message has no queue offset yet.
-            offset = max(stored.queue_offsets[0], 0)
-            return SendResultEntry(status=ok(), message_id=message_id, offset=offset)
+            entry.offset = max(stored.queue_offsets[0], 0)
+            entry.recall_handle = self.recalls.of_stored(decision, epoch) or ""
+            return
         held = reply_of(decision, HoldReply)
-        epoch = self.store.core.lineage.epoch
-        transaction_id = self.ids.make(epoch, held.half_offset, held.log_offsets[0])
         # A client that did not declare the topic would not be asked about its transaction.
         self.telemetry.note_producer(request.client_id, topic)
-        return SendResultEntry(
-            status=ok(),
-            message_id=message_id,
-            transaction_id=transaction_id,
-            offset=held.half_offset,
-        )
+        entry.transaction_id = self.ids.make(epoch, held.half_offset, held.log_offsets[0])
+        entry.offset = held.half_offset

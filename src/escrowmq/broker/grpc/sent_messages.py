@@ -43,7 +43,9 @@ _TYPES: dict[int, MessageType] = {
     GrpcMessageType.DELAY: MessageType.DELAY,
     GrpcMessageType.TRANSACTION: MessageType.TRANSACTION,
 }
-_UNSUPPORTED = (GrpcMessageType.LITE, GrpcMessageType.PRIORITY)
+_UNSUPPORTED = frozenset(map(int, (GrpcMessageType.LITE, GrpcMessageType.PRIORITY)))
+#: A comparison with a member of an enum takes longer than one with its number.
+_TRANSACTION, _GZIP = int(GrpcMessageType.TRANSACTION), int(GrpcEncoding.GZIP)
 
 
 class ReadMessage(NamedTuple):
@@ -60,46 +62,56 @@ class ReadMessage(NamedTuple):
 
 def read_message(message: Message, topic: str) -> ReadMessage:
     """Return what to store of a message for this topic."""
+    # Each read of a protobuf field takes as long as a call.
     system = message.system_properties
     kind = _type_of(system)
-    properties = _user_properties(message, system)
-    _check_id(system.message_id)
-    properties[UNIQ_KEY] = system.message_id
-    keys: tuple[str, ...] = ()
-    if system.keys:
-        properties[KEYS] = " ".join(system.keys)
+    message_id, tag, keys = system.message_id, system.tag, tuple(system.keys)
+    group = system.message_group if kind is MessageType.FIFO else ""
+    users = message.user_properties
+    properties = {UNIQ_KEY: message_id}
+    texts = (message_id, *keys, tag) if system.HasField("tag") else (message_id, *keys)
+    if users or group or not _are_simple(texts):
+        properties = _user_properties(message, system)
+        _check_id(message_id)
+        properties[UNIQ_KEY] = message_id
+    if keys:
+        properties[KEYS] = " ".join(keys)
         keys = split_keys(properties[KEYS])
-    if system.tag:
-        properties[TAGS] = system.tag
-    if system.message_group:
-        properties[SHARDING_KEY] = system.message_group
+    if tag:
+        properties[TAGS] = tag
+    if group:
+        properties[SHARDING_KEY] = group
     if system.trace_context:
         properties[TRACE_CONTEXT] = system.trace_context
     deliver_at_ms = 0
-    if kind is MessageType.DELAY:
-        deliver_at_ms = _deliver_at_ms(system)
-        properties[TIMER_DELIVER_MS] = str(deliver_at_ms)
     check_after_ms = None
-    if kind is MessageType.TRANSACTION:
+    is_half = kind is MessageType.TRANSACTION
+    if is_half:
         properties[TRAN_MSG] = "true"
         properties[PGROUP] = topic
         check_after_ms = _check_after_ms(system)
         if check_after_ms is not None:
             properties[CHECK_IMMUNITY_TIME_IN_SECONDS] = str(check_after_ms // 1_000)
-    facts = SentFacts(
-        kind is MessageType.TRANSACTION,
-        topic,
-        system.message_id,
-        keys,
-        system.tag,
-        check_after_ms,
-        0,
-        0,
-        deliver_at_ms,
-    )
+    elif kind is MessageType.DELAY:
+        deliver_at_ms = _deliver_at_ms(system)
+        properties[TIMER_DELIVER_MS] = str(deliver_at_ms)
+    facts = SentFacts(is_half, topic, message_id, keys, tag, check_after_ms, 0, 0, deliver_at_ms)
     packed = format_properties(properties)
-    group = system.message_group
-    return ReadMessage(kind, _body(message), packed, facts, group, ms_of(system.born_timestamp))
+    body = _body(message, system)
+    return ReadMessage(kind, body, packed, facts, group, ms_of(system.born_timestamp))
+
+
+def _are_simple(texts: tuple[str, ...]) -> bool:
+    """Whether texts keep every rule at first sight, as those of most messages do."""
+    joined = "".join(texts)
+    return (
+        all(texts)
+        and len(joined) <= NAME_CHARS_MAX
+        and joined.isascii()
+        and joined.isprintable()
+        and " " not in joined
+        and "|" not in joined
+    )
 
 
 def _type_of(system: SystemProperties) -> MessageType:
@@ -109,12 +121,12 @@ def _type_of(system: SystemProperties) -> MessageType:
         raise RequestRefused(
             "message_type_unsupported", "this broker has no lite topics and no priorities"
         )
-    is_half = stated == GrpcMessageType.TRANSACTION
+    is_half = stated == _TRANSACTION
     has_group = system.HasField("message_group")
     has_time = system.HasField("delivery_timestamp")
     if is_half + has_group + has_time > 1:
         raise RequestRefused(
-            "message_type_wrong", "a message is one of: transactional, ordered, delayed"
+            "message_type_wrong", "a message must be only one of: transactional, ordered, delayed"
         )
     found = MessageType.NORMAL
     if is_half:
@@ -126,7 +138,7 @@ def _type_of(system: SystemProperties) -> MessageType:
     if stated and _TYPES.get(stated) is not found:
         raise RequestRefused(
             "message_type_wrong",
-            "a message of this type has other fields",
+            "the type must match the fields of the message",
             message_type=stated,
             found=found.value,
         )
@@ -141,7 +153,7 @@ def _user_properties(message: Message, system: SystemProperties) -> dict[str, st
     if len(properties) > USER_PROPERTIES_MAX or size > USER_BYTES_MAX:
         raise RequestRefused(
             "properties_too_large",
-            f"at most {USER_PROPERTIES_MAX} properties, {USER_BYTES_MAX} bytes with tag and keys",
+            f"send at most {USER_PROPERTIES_MAX} properties, {USER_BYTES_MAX} bytes in all",
             count=len(properties),
             bytes=size,
         )
@@ -149,17 +161,21 @@ def _user_properties(message: Message, system: SystemProperties) -> dict[str, st
         if name in RESERVED or not _is_plain(name) or not value or has_control(value):
             raise RequestRefused(
                 "property_illegal",
-                "reserved, empty, or with a control character",
+                "a property must not be reserved, empty, or contain a control character",
                 name=name[:64],
             )
     if system.HasField("tag") and (not _is_plain(system.tag) or "|" in system.tag):
         raise RequestRefused(
-            "message_tag_illegal", "blank, or with | or a control character", tag=system.tag[:64]
+            "message_tag_illegal",
+            "a tag must not be blank or contain | or a control character",
+            tag=system.tag[:64],
         )
     for key in system.keys:
         if not _is_plain(key):
             raise RequestRefused(
-                "message_key_illegal", "blank, or with a control character", key=key[:64]
+                "message_key_illegal",
+                "a key must not be blank or contain a control character",
+                key=key[:64],
             )
     group = system.message_group
     if system.HasField("message_group") and (
@@ -210,23 +226,27 @@ def _check_after_ms(system: SystemProperties) -> int | None:
     if not 0 <= after_ms <= RECOVERY_MS_MAX:
         raise RequestRefused(
             "recovery_time_illegal",
-            f"the time before the first check is from 0 to {RECOVERY_MS_MAX} ms",
+            f"the time before the first check must be from 0 to {RECOVERY_MS_MAX} ms",
             ms=after_ms,
         )
     return after_ms or None
 
 
-def _body(message: Message) -> bytes:
+def _body(message: Message, system: SystemProperties) -> bytes:
     """Return the body, verified and not compressed."""
     body = message.body
     if not body:
         raise RequestRefused("body_empty", "a message needs a body")
     if len(body) > BODY_BYTES_MAX:
         raise _too_large(len(body))
-    digest = message.system_properties.body_digest
-    if digest.checksum and not _is_digest(body, digest.type, digest.checksum):
-        raise RequestRefused("body_corrupt", "its checksum differs", checksum=digest.checksum[:64])
-    if message.system_properties.body_encoding == GrpcEncoding.GZIP:
+    if system.HasField("body_digest"):
+        digest = system.body_digest
+        checksum = digest.checksum
+        if checksum and not _is_digest(body, digest.type, checksum):
+            raise RequestRefused(
+                "body_corrupt", "the body does not match its checksum", checksum=checksum[:64]
+            )
+    if system.body_encoding == _GZIP:
         return _unzipped(body)
     return body
 
@@ -254,7 +274,7 @@ def _unzipped(body: bytes) -> bytes:
     if len(plain) > BODY_BYTES_MAX:
         raise _too_large(len(plain))
     if not plain or not unzip.eof:
-        raise RequestRefused("body_corrupt", "it is not whole gzip data")
+        raise RequestRefused("body_corrupt", "the body is not one complete gzip stream")
     return plain
 
 

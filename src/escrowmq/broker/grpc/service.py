@@ -47,7 +47,8 @@ def grpc_methods(
     handlers: dict[str, Handler] = {}
     for part in (telemetry, *parts):
         handlers.update(served_by(part))
-    rpcs.codes = range(1, len(METHODS) + 1)
+    rpcs.names = dict(enumerate(METHODS, 1))
+    rpcs.codes = rpcs.names
     unary: Mapping[bytes, Unary] = {
         path_of(name): ServedMethod(
             answering, rpcs, _method(name, number), handlers.get(name, _refuse)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ from escrowmq.broker.grpc.place import GrpcPlace
 from escrowmq.broker.net.grpc_door import GrpcDoor
 from escrowmq.broker.net.grpc_limits import GrpcLimits
 from escrowmq.broker.net.listening import bound_socket
-from escrowmq.broker.net.tls import kept_secret, tls_context
+from escrowmq.broker.net.tls import tls_context
 from escrowmq.protocol.message.ids import format_address
 
 if TYPE_CHECKING:
@@ -21,26 +22,23 @@ if TYPE_CHECKING:
     from escrowmq.broker.net.grpc_call import GrpcMethods
     from escrowmq.broker.net.limits import ConnectionLimits
 
-ID_KEY = "grpc.key"
-"""The file with the key of transaction ids."""
-ID_KEY_BYTES = 32
 HANG_UP_S = 1.0
 """How long clients may take to read their last answers when the broker stops."""
 
 
+@dataclass(eq=False)
 class GrpcServing:
     """Owns the port of gRPC clients."""
 
-    def __init__(
-        self, data: Path, config: BrokerConfig, tls: TlsConfig, shared: ConnectionLimits
-    ) -> None:
-        self._data = data
-        self._config = config
-        self._tls = tls
-        self._shared = shared
+    _data: Path
+    _config: BrokerConfig
+    _tls: TlsConfig
+    _shared: ConnectionLimits
+
+    def __post_init__(self) -> None:
         self._bound: socket.socket | None = None
         self._door: GrpcDoor | None = None
-        self._place = GrpcPlace(name=config.name, host="", port=0)
+        self._place = GrpcPlace(name=self._config.name, host="", port=0)
 
     @property
     def address(self) -> str:
@@ -58,7 +56,7 @@ class GrpcServing:
         port = self._bound.getsockname()[1]
         self._place = GrpcPlace(name=self._config.name, host=advertised, port=port)
 
-    async def start(self, serve: Callable[[GrpcPlace, bytes], GrpcMethods], now_ms: int) -> None:
+    async def start(self, serve: Callable[[GrpcPlace], GrpcMethods], now_ms: int) -> None:
         """Accept clients, and let the broker serve them."""
         bound, self._bound = self._bound, None
         assert bound is not None
@@ -66,10 +64,9 @@ class GrpcServing:
             context = await asyncio.to_thread(
                 tls_context, self._tls, self._data, self._place.host, now_ms
             )
-            key = await asyncio.to_thread(kept_secret, self._data / ID_KEY, ID_KEY_BYTES)
             self._door = GrpcDoor(
-                serve(self._place, key),
-                self._limits(),
+                serve(self._place),
+                GrpcLimits.of(self._config),
                 self._shared,
                 tls=context,
                 requires_tls=self._tls.mode == "required",
@@ -78,16 +75,6 @@ class GrpcServing:
             bound.close()
             raise
         self._door.start(bound)
-
-    def _limits(self) -> GrpcLimits:
-        config = self._config
-        return GrpcLimits(
-            connections_max=config.connections_max,
-            unsent_bytes_max=config.peer_unread_bytes_max,
-            slow_bytes=config.slow_bytes,
-            idle_ms_max=config.idle_ms_max,
-            stalled_ms_max=config.stalled_ms_max,
-        )
 
     def close_soon(self) -> None:
         """Accept no more clients and no more calls."""

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from escrowmq.broker.grpc.names import duration, name_of
+from escrowmq.broker.grpc.names import duration, name_of, topic_of
 from escrowmq.broker.state.clients import ConsumerStatement, Subscription
 from escrowmq.broker.state.groups import check_name
+from escrowmq.model.catalog import ExponentialBackoff
 from escrowmq.model.errors import RequestRefused
 from escrowmq.protocol.grpc import messages as grpc
 from escrowmq.protocol.grpc.enums import GrpcClientType, GrpcCode, GrpcFilterType
 from escrowmq.protocol.message.filter import ALL, parse_filter
-from escrowmq.protocol.message.limits import BODY_BYTES_MAX, EXPRESSION_CHARS_MAX, validate_topic
+from escrowmq.protocol.message.limits import BODY_BYTES_MAX, EXPRESSION_CHARS_MAX
 from escrowmq.protocol.remoting.client_bodies import CONSUME_TYPES
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from escrowmq.model.catalog import Group
     from escrowmq.protocol.message.delay_levels import DelayLevels
 
@@ -63,10 +66,7 @@ def read_settings(settings: grpc.Settings) -> ClientFacts:
 
 def _topics(publishing: grpc.Publishing) -> tuple[str, ...]:
     _limit(len(publishing.topics))
-    topics = tuple(dict.fromkeys(name_of(topic) for topic in publishing.topics))
-    for topic in topics:
-        validate_topic(topic)
-    return topics
+    return tuple(dict.fromkeys(map(topic_of, publishing.topics)))
 
 
 def _consuming(said: grpc.Subscription) -> ConsumerStatement:
@@ -81,8 +81,7 @@ def _consuming(said: grpc.Subscription) -> ConsumerStatement:
 
 
 def _subscription(entry: grpc.SubscriptionEntry) -> Subscription:
-    topic = name_of(entry.topic)
-    validate_topic(topic)
+    topic = topic_of(entry.topic)
     expression = expression_of(entry.expression)
     codes = parse_filter(expression)
     return Subscription(topic=topic, expression=expression, codes=codes or frozenset())
@@ -159,8 +158,20 @@ def _producer_backoff() -> grpc.RetryPolicy:
 
 def _consumer_backoff(group: Group | None, levels: DelayLevels) -> grpc.RetryPolicy:
     retries_max = 16 if group is None else group.retry_max
+    backoff = None if group is None else group.backoff
+    if isinstance(backoff, ExponentialBackoff):
+        return grpc.RetryPolicy(
+            max_attempts=retries_max + 1,
+            exponential_backoff=grpc.ExponentialBackoff(
+                initial=duration(backoff.initial_ms),
+                max=duration(backoff.max_ms),
+                multiplier=backoff.multiplier,
+            ),
+        )
     first = levels.retry_level(0, 0)
-    waits = [levels.delay_ms(level) for level in range(first, levels.count + 1)]
+    waits: Sequence[int] = [levels.delay_ms(level) for level in range(first, levels.count + 1)]
+    if backoff is not None:
+        waits = backoff.waits_ms
     return grpc.RetryPolicy(
         max_attempts=retries_max + 1,
         customized_backoff=grpc.CustomizedBackoff(next=[duration(ms) for ms in waits]),

@@ -10,17 +10,32 @@ if TYPE_CHECKING:
     from escrowmq.broker.net.grpc_call import GrpcCall
 
 TURN_S = 0.002
-"""How long messages are encoded before the event loop may do other work."""
+"""How long messages are encoded at once if no connection is behind."""
 
 
 def stream(call: GrpcCall, messages: Iterator[bytes]) -> None:
     """Send all messages and end the call; stop if the client has gone."""
-    loop = asyncio.get_running_loop()
-    until = loop.time() + TURN_S
-    for message in messages:
-        if not call.send(message):
-            return
-        if loop.time() > until:
-            loop.call_soon(stream, call, messages)
-            return
-    call.end()
+    now = asyncio.get_running_loop().time()
+    StreamedAnswer(call, messages).take_turn(now if call.is_any_behind else now + TURN_S)
+
+
+class StreamedAnswer:
+    """The messages of one answer that are not sent yet."""
+
+    __slots__ = ("_call", "_messages", "_time")
+
+    def __init__(self, call: GrpcCall, messages: Iterator[bytes]) -> None:
+        self._call = call
+        self._messages = messages
+        self._time = asyncio.get_running_loop().time
+
+    def take_turn(self, until: float) -> None:
+        """Send messages until this time at most, and ask for another turn if some are left."""
+        call, time = self._call, self._time
+        for message in self._messages:
+            if not call.send(message):
+                return
+            if time() > until or not call.has_room:
+                call.ask_for_turn(self)
+                return
+        call.end()

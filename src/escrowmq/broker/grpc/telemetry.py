@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from escrowmq.broker.grpc.codes import ok
-from escrowmq.broker.grpc.requests import LANGUAGE, GrpcRequest, serves
+from escrowmq.broker.grpc.requests import GrpcRequest, serves
 from escrowmq.broker.grpc.settings import ClientFacts, answer_of, read_settings
 from escrowmq.broker.grpc.telemetry_stream import TelemetryStream
 from escrowmq.broker.state.client_links import ClientDialect, ClientLink
@@ -24,8 +24,6 @@ from escrowmq.protocol.grpc.messages import (
     NotifyClientTerminationRequest,
     NotifyClientTerminationResponse,
 )
-from escrowmq.protocol.message.limits import NAME_CHARS_MAX
-from escrowmq.protocol.remoting.codes import UNKNOWN_LANGUAGE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -51,7 +49,6 @@ class GrpcSession:
 
     stream: TelemetryStream
     facts: ClientFacts
-    language: str
     #: On the monotonic clock.
     heard_at_ms: int = 0
 
@@ -100,8 +97,7 @@ class GrpcTelemetry:
             )
         if known is not None:
             self._leave(known, but=facts)
-        language = (stream.call.header(LANGUAGE) or b"").decode(errors="replace")
-        session = GrpcSession(stream, facts, language[:NAME_CHARS_MAX] or UNKNOWN_LANGUAGE)
+        session = GrpcSession(stream, facts)
         self.sessions[client_id] = session
         self._hear(session)
         self.renewals.come_back(client_id)
@@ -118,7 +114,7 @@ class GrpcTelemetry:
         client: Client[ClientLink] = Client(
             client_id=stream.client_id,
             connection=stream,
-            language=session.language,
+            language=stream.language,
             heard_at_ms=session.heard_at_ms,
             host=stream.host,
             dialect=ClientDialect.GRPC,

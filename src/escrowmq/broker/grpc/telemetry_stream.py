@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from google.protobuf.message import DecodeError
 
 from escrowmq.broker.grpc.codes import code_of
-from escrowmq.broker.grpc.requests import check_client_id, client_id_of, packed_peer
+from escrowmq.broker.grpc.requests import check_client_id, client_id_of, language_of, packed_peer
 from escrowmq.broker.net.taking import Taking
 from escrowmq.model.errors import EscrowError, ProtocolViolation, RequestRefused
 from escrowmq.model.event_log import event_log
@@ -40,6 +40,7 @@ class TelemetryStream:
     def __init__(self, call: GrpcCall, on_settings: OnSettings, gone: Gone) -> None:
         self.call = call
         self.client_id = client_id_of(call)
+        self.language = language_of(call)
         self.host = packed_peer(call.peer_host, call.peer_port)
         #: Offsets that the broker told this client, by topic, queue and incarnation of the topic.
         self.told: dict[tuple[str, int, int], int] = {}
@@ -58,7 +59,7 @@ class TelemetryStream:
         except RequestRefused as refused:
             self.decline(refused)
         except DecodeError:
-            self.decline(ProtocolViolation("request_malformed", "not a telemetry command"))
+            self.decline(ProtocolViolation("request_malformed", "not a valid telemetry command"))
         else:
             if command.WhichOneof("command") == "settings":
                 self._on_settings(self, command.settings)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from hashlib import md5
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
-from escrowmq.broker.grpc.names import duration, resource_of, timestamp
+from escrowmq.broker.grpc.names import duration, resource_of, set_time, timestamp
 from escrowmq.model.errors import ProtocolViolation
 from escrowmq.protocol.grpc.enums import GrpcDigestType, GrpcEncoding, GrpcMessageType
-from escrowmq.protocol.grpc.messages import DeadLetterQueue, Digest, Message, SystemProperties
+from escrowmq.protocol.grpc.messages import DeadLetterQueue, Message, SystemProperties
 from escrowmq.protocol.grpc.reserved import (
     DLQ_ORIGIN_MESSAGE_ID,
     DLQ_ORIGIN_TOPIC,
@@ -36,31 +37,50 @@ from escrowmq.protocol.message.stored_message import StoredMessage, decode
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+ADDRESSES_MAX = 16_384
+"""Addresses whose texts are cached."""
+
+_MD5, _IDENTITY = int(GrpcDigestType.MD5), int(GrpcEncoding.IDENTITY)
+
 
 def told_message(record: bytes) -> Message:
     """Return a stored message for a gRPC client."""
+    message = Message()
+    tell_message(message, record)
+    return message
+
+
+def tell_message(message: Message, record: bytes) -> None:
+    """Write a stored message into an empty one for a gRPC client.
+
+    An answer takes its message in place, because protobuf would copy one that is made before.
+    """
     stored = decode(record)
     properties = parse_properties(stored.properties)
     body = _body(stored)
-    system = SystemProperties(
-        message_id=properties.get(UNIQ_KEY)
-        or offset_message_id(stored.store_host, stored.log_offset),
-        body_digest=_digest(body),
-        body_encoding=GrpcEncoding.IDENTITY,
-        message_type=_type_of(properties),
-        born_timestamp=timestamp(stored.born_at_ms),
-        born_host=_address(stored.born_host),
-        store_timestamp=timestamp(stored.stored_at_ms),
-        store_host=_address(stored.store_host),
-        queue_id=stored.queue_id,
-        queue_offset=stored.queue_offset,
-        delivery_attempt=stored.reconsume_times + 1,
+    message.topic.CopyFrom(resource_of(stored.topic))
+    message.body = body
+    system = message.system_properties
+    system.message_id = properties.get(UNIQ_KEY) or offset_message_id(
+        stored.store_host, stored.log_offset
     )
+    digest = system.body_digest
+    # Clients disagree on CRC32: the Node.js client expects decimals, the others hexadecimals.
+    digest.type = _MD5
+    digest.checksum = md5(body, usedforsecurity=False).hexdigest().upper()
+    system.body_encoding = _IDENTITY
+    system.message_type = _type_of(properties)
+    set_time(system.born_timestamp, stored.born_at_ms)
+    system.born_host = _address(stored.born_host)
+    set_time(system.store_timestamp, stored.stored_at_ms)
+    system.store_host = _address(stored.store_host)
+    system.queue_id = stored.queue_id
+    system.queue_offset = stored.queue_offset
+    system.delivery_attempt = stored.reconsume_times + 1
     _add(system, properties)
-    users = {name: value for name, value in properties.items() if name not in RESERVED}
-    return Message(
-        topic=resource_of(stored.topic), user_properties=users, system_properties=system, body=body
-    )
+    for name, value in properties.items():
+        if name not in RESERVED:
+            message.user_properties[name] = value
 
 
 def _add(system: SystemProperties, properties: Mapping[str, str]) -> None:
@@ -96,14 +116,9 @@ def _type_of(properties: Mapping[str, str]) -> GrpcMessageType:
     return GrpcMessageType.FIFO if SHARDING_KEY in properties else GrpcMessageType.NORMAL
 
 
+@lru_cache(ADDRESSES_MAX)
 def _address(packed: bytes) -> str:
     return format_address(str(ip_address(packed[:-4])), int.from_bytes(packed[-4:], "big"))
-
-
-def _digest(body: bytes) -> Digest:
-    # Clients disagree on CRC32: the Node.js client expects decimals, the others hexadecimals.
-    checksum = md5(body, usedforsecurity=False).hexdigest().upper()
-    return Digest(type=GrpcDigestType.MD5, checksum=checksum)
 
 
 def _body(stored: StoredMessage) -> bytes:

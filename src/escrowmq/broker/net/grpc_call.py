@@ -31,6 +31,7 @@ from escrowmq.protocol.http2.violations import Http2Error
 
 if TYPE_CHECKING:
     from escrowmq.broker.net.grpc_streams import GrpcStreams
+    from escrowmq.broker.net.limits import Late
 
 log = event_log(__name__)
 
@@ -139,6 +140,20 @@ class GrpcCall:
     def unsent_bytes(self) -> int:
         """Bytes of this call that flow control holds back, and of its connection at the socket."""
         return self.held_bytes + self.connection.socket_bytes
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the client keeps up with reading."""
+        return self.connection.has_room
+
+    @property
+    def is_any_behind(self) -> bool:
+        """Whether any connection waits for a turn."""
+        return self.connection.turns.is_any_behind
+
+    def ask_for_turn(self, late: Late) -> None:
+        """Let an answer go on when it is its turn and the client has read enough."""
+        self.connection.ask_for_turn(late)
 
     def header(self, name: bytes) -> bytes | None:
         """Return a header field of the request; names are lower case."""

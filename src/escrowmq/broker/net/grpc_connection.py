@@ -29,6 +29,7 @@ from escrowmq.protocol.http2.violations import Http2Error, Http2Violation, viola
 
 if TYPE_CHECKING:
     from escrowmq.broker.net.grpc_door import GrpcDoor
+    from escrowmq.broker.net.limits import Late
 
 #: Payloads of our PINGs.
 _PING_ALIVE = b"escrowmq"
@@ -62,6 +63,9 @@ class GrpcConnection(asyncio.Protocol):
         #: Bytes that the peer has not taken, and when it last took some.
         self._unsent_bytes, self._taken_at = 0, now
         self._opened_at = self.heard_at = now
+        self.turns = door.shared.turns
+        #: Answers that go on when the peer has read enough.
+        self._resting: list[Late] = []
 
     # Callbacks of the event loop.
 
@@ -92,7 +96,7 @@ class GrpcConnection(asyncio.Protocol):
         now = self.heard_at = self._loop.time()
         self._rest = self._rest[self._at :] + data if self._rest else data
         self._at = 0
-        is_free = not self._door.shared.turns.is_any_behind
+        is_free = not self.turns.is_any_behind
         self._turn(now, now + TURN_S if is_free else now)
 
     def take_turn(self, until: float) -> None:
@@ -153,6 +157,7 @@ class GrpcConnection(asyncio.Protocol):
         self._streams.close_calls()
         self._output.close()
         self._rest, self._at = b"", 0
+        self._resting.clear()
         self._door.shared.waiting.drop(self)
         self._door.shared.unread.drop(self)
 
@@ -175,6 +180,10 @@ class GrpcConnection(asyncio.Protocol):
             self._is_slow = False
             self._door.shared.unread.drop(self)
             self._set_reading()
+        if self._resting and self.has_room:
+            resting, self._resting = self._resting, []
+            for late in resting:
+                self.turns.ask(late)
 
     def _count_unsent(self, transport: asyncio.Transport) -> None:
         limits, now = self._door.limits, self._loop.time()
@@ -198,7 +207,7 @@ class GrpcConnection(asyncio.Protocol):
             return
         if has_more and not (self._is_slow or self._has_asked):
             self._has_asked = True
-            self._door.shared.turns.ask(self)
+            self.turns.ask(self)
         must_pause = has_more or self._is_slow
         if must_pause != self._is_paused:
             self._is_paused = must_pause
@@ -218,6 +227,18 @@ class GrpcConnection(asyncio.Protocol):
     def unread_bytes(self) -> int:
         """Bytes that the peer has not taken."""
         return self._output.unsent_bytes
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the peer has taken enough to be sent more."""
+        return self._output.unsent_bytes <= self._door.limits.slow_bytes
+
+    def ask_for_turn(self, late: Late) -> None:
+        """Give an answer its next turn, once the peer has read enough."""
+        if self.has_room:
+            self.turns.ask(late)
+        elif not self.is_closing:
+            self._resting.append(late)
 
     @property
     def socket_bytes(self) -> int:

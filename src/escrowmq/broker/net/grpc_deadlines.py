@@ -18,27 +18,27 @@ TICKS_PER_S = 20.0
 
 
 class Deadlines:
-    """Calls with a deadline, by the tick in which it passes."""
+    """Calls with a deadline, by the tick in which it passes.
+
+    Most calls end before the next tick, so a new call is only noted.
+    """
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
+        #: Calls since the last tick.
+        self._new: list[GrpcCall] = []
         self._calls: dict[int, set[GrpcCall]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def add(self, call: GrpcCall, deadline: float) -> int:
-        """Expire a call when its deadline passes; return the tick to ``drop`` it with."""
-        tick = ceil(deadline * TICKS_PER_S)
-        calls = self._calls.get(tick)
-        if calls is None:
-            calls = self._calls[tick] = set()
-            if self._timer is None:
-                self._timer = self._loop.call_later(1 / TICKS_PER_S, self._tick)
-        calls.add(call)
-        return tick
+    def add(self, call: GrpcCall) -> None:
+        """Expire a call when its deadline passes."""
+        self._new.append(call)
+        if self._timer is None:
+            self._timer = self._loop.call_later(1 / TICKS_PER_S, self._tick)
 
-    def drop(self, call: GrpcCall, tick: int) -> None:
-        """Stop watching a call."""
-        calls = self._calls.get(tick)
+    def drop(self, call: GrpcCall) -> None:
+        """Stop watching a call that has ended."""
+        calls = self._calls.get(call.tick)
         if calls is not None:
             calls.discard(call)
 
@@ -48,6 +48,11 @@ class Deadlines:
             self._timer.cancel()
 
     def _tick(self) -> None:
+        news, self._new = self._new, []
+        for call in news:
+            if call.deadline is not None and not call.has_ended:
+                call.tick = ceil(call.deadline * TICKS_PER_S)
+                self._calls.setdefault(call.tick, set()).add(call)
         now = int(self._loop.time() * TICKS_PER_S)
         for tick in [tick for tick in self._calls if tick <= now]:
             for call in self._calls.pop(tick):

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from escrowmq.protocol.http2.violations import Http2Error, Http2Violation, violation
+
+if TYPE_CHECKING:
+    from escrowmq.broker.config import BrokerConfig
 
 CONTROL_MAX, CONTROL_PER_S = 10_000, 1_000.0
 """Frames that do no work, such as PING, SETTINGS and empty DATA: at once, and per second."""
@@ -44,6 +48,17 @@ class GrpcLimits:
     stalled_ms_max: int = 60_000
     #: Time for the first bytes and for the TLS handshake.
     opening_ms_max: int = 10_000
+
+    @classmethod
+    def of(cls, config: BrokerConfig) -> GrpcLimits:
+        """Return the limits that the settings of a broker ask for."""
+        return cls(
+            connections_max=config.connections_max,
+            unsent_bytes_max=config.peer_unread_bytes_max,
+            slow_bytes=config.slow_bytes,
+            idle_ms_max=config.idle_ms_max,
+            stalled_ms_max=config.stalled_ms_max,
+        )
 
 
 class FloodGuard:

@@ -35,7 +35,7 @@ class GrpcOutput:
     """Frames that wait to be written, and calls that wait for a window."""
 
     def __init__(self, written: Callable[[], None]) -> None:
-        #: Called after each write, and when data is held back.
+        #: Called after each write, and when data is held back or forgotten.
         self._written = written
         self._loop = asyncio.get_running_loop()
         #: None before the connection is made, and after it is lost.
@@ -107,6 +107,7 @@ class GrpcOutput:
         """Forget the data of a call."""
         self._ready.pop(call, None)
         self.held_back_bytes -= size
+        self._written()
 
     def widen(self, increment: int) -> None:
         """Widen the window of the connection."""
@@ -115,7 +116,8 @@ class GrpcOutput:
         self.window += increment
         if self.window > WINDOW_MAX:
             raise violation(Http2Error.FLOW_CONTROL_ERROR, "the window is too large")
-        self.pump()
+        if self._ready:
+            self.pump()
 
     def pump(self) -> None:
         """Send data of the ready calls, a frame each in turn, while the window allows it."""

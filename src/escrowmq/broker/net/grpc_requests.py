@@ -31,29 +31,20 @@ class GrpcRequests:
         self._methods = door.methods
         self._deadlines = door.deadlines
         self._message_bytes_max = door.limits.message_bytes_max
-        #: Calls of this turn that have a deadline.
-        self._opened: list[GrpcCall] = []
         #: Bytes of incomplete requests.
         self.held_bytes = 0
 
-    def watch_deadlines(self) -> None:
-        """Watch the deadlines of calls that were not answered in the turn that opened them."""
-        if self._opened:
-            for call in self._opened:
-                if call.deadline is not None and not call.has_ended:
-                    call.tick = self._deadlines.add(call, call.deadline)
-            self._opened.clear()
-
     def dispatch(self, call: GrpcCall, now: float) -> None:
         """Find the handler of a new call."""
-        timeout = call.header(b"grpc-timeout")
+        # A timeout that cannot be decoded ends the connection, as a bad frame does.
+        timeout = call.head.get(b"grpc-timeout")
         if timeout is not None:
             timeout_s = read_timeout(timeout)
             if timeout_s is None:
                 call.end(GrpcStatus.INTERNAL, "grpc-timeout is malformed")
                 return
             call.deadline = now + timeout_s
-            self._opened.append(call)
+            self._deadlines.add(call)
         call.on_request = self._methods.unary.get(call.path)
         if call.on_request is None:
             stream = self._methods.streams.get(call.path)

@@ -117,7 +117,6 @@ class GrpcStreams:
             if time() > until:
                 self.has_more = at < end
                 break
-        self._requests.watch_deadlines()
         return at
 
     # Requests.
@@ -188,7 +187,7 @@ class GrpcStreams:
         is_ended = flags & END_STREAM
         if not head.is_grpc:
             call.refusal = NOT_GRPC
-        elif head.get(b":method") != b"POST":
+        elif not head.is_post:
             call.refusal = NOT_POST
         else:
             call.is_half_closed = bool(is_ended)
@@ -279,7 +278,7 @@ class GrpcStreams:
         if call.counted_bytes:
             self._requests.count_held(call, 0)
         if call.tick:
-            self._door.deadlines.drop(call, call.tick)
+            self._door.deadlines.drop(call)
         (self._ended if call.is_half_closed else self._ended_early).append(call.stream_id)
         if self.refuses_calls:
             self.connection.close_if_done()
@@ -315,7 +314,7 @@ class GrpcStreams:
     def _on_priority(self, _flags: int, stream_id: int, payload: bytes) -> None:
         self._guard.control(self._now)
         if len(payload) != _PRIORITY_BYTES:
-            raise violation(Http2Error.FRAME_SIZE_ERROR, "PRIORITY has 5 bytes")
+            raise violation(Http2Error.FRAME_SIZE_ERROR, "PRIORITY must have 5 bytes")
         if stream_id in (0, dependency(payload)):
             raise _protocol_error("PRIORITY of the connection, or of a stream on itself")
 
@@ -325,7 +324,7 @@ class GrpcStreams:
             raise _protocol_error("SETTINGS on a stream", stream=stream_id)
         if flags & ACK:
             if payload:
-                raise violation(Http2Error.FRAME_SIZE_ERROR, "an ACK of SETTINGS is empty")
+                raise violation(Http2Error.FRAME_SIZE_ERROR, "an ACK of SETTINGS must be empty")
             self._heads.decoder.table_bytes_limit = self._limits.header_table_bytes
             return
         values = read_settings(payload)
@@ -348,13 +347,13 @@ class GrpcStreams:
             self.output.resume(call)
 
     def _on_push_promise(self, _flags: int, _stream_id: int, _payload: bytes) -> None:
-        raise _protocol_error("clients do not push")
+        raise _protocol_error("clients must not push")
 
     def _on_ping(self, flags: int, stream_id: int, payload: bytes) -> None:
         if stream_id:
             raise _protocol_error("PING on a stream", stream=stream_id)
         if len(payload) != PING_BYTES:
-            raise violation(Http2Error.FRAME_SIZE_ERROR, "PING has 8 bytes")
+            raise violation(Http2Error.FRAME_SIZE_ERROR, "PING must have 8 bytes")
         self._guard.control(self._now)
         if flags & ACK:
             self.connection.ping_answered(payload)

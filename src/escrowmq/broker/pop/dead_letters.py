@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from escrowmq.broker.state.create_first import CreateFirst
 from escrowmq.broker.state.sent_again import sent_again
 from escrowmq.broker.state.topics import dlq_topic
+from escrowmq.broker.write.inbox import error_of
 from escrowmq.protocol.message.stored_message import decode
 from escrowmq.transaction.commands import Command, Decision
 from escrowmq.transaction.pop_commands import Acknowledge, BuryMessages, PopAcks
@@ -98,7 +99,7 @@ class DeadLetters:
         end: Decision | BaseException,
     ) -> None:
         """Continue once the topic for dead letters exists."""
-        error = end.refused if isinstance(end, Decision) else end
+        error = error_of(end)
         if error is None:
             try:
                 self._bury(grave, attempts, buried, owner)
@@ -107,13 +108,8 @@ class DeadLetters:
         if error is not None:
             buried(error)
 
-    def _done(
-        self,
-        grave: Grave,
-        buried: Told,
-        end: Decision | BaseException,
-    ) -> None:
-        error = end.refused if isinstance(end, Decision) else end
+    def _done(self, grave: Grave, buried: Told, end: Decision | BaseException) -> None:
+        error = error_of(end)
         if error is None:
             grave.flights.finish(grave.offset)
         buried(error)

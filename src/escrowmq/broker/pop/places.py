@@ -15,6 +15,7 @@ import msgspec
 
 from escrowmq.broker.pop.flights import QueueFlights
 from escrowmq.broker.state.long_polls import WAITING_MAX
+from escrowmq.broker.write.inbox import error_of
 from escrowmq.model.errors import Unavailable
 from escrowmq.transaction.commands import Decision
 from escrowmq.transaction.pop_commands import PlacePops, PopPlace
@@ -153,7 +154,7 @@ class PopPlaces:
         key = (command.group, topic)
 
         def placed(end: Decision | BaseException) -> None:
-            error = end.refused if isinstance(end, Decision) else end
+            error = error_of(end)
             for tell in self._placing.pop(key):
                 tell(error)
 
@@ -188,7 +189,7 @@ class PopPlaces:
             self._place(PlacePops(group=group, places=tuple(places)), topic, lambda _: None)
 
     def durable(self, record: PopRecord, *, is_reset: bool) -> None:
-        """Follow a durable record with the group's offset."""
+        """Set the group's offset to the acknowledged prefix of a durable record."""
         self._follow(record.group, record.queue, record.prefix, is_reset=is_reset)
 
     def _follow(self, group: str, number: int, offset: int, *, is_reset: bool) -> None:

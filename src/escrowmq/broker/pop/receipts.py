@@ -25,7 +25,7 @@ _PARTS = 6
 
 
 class Receive(msgspec.Struct, frozen=True, kw_only=True):
-    """A wish for messages of a topic."""
+    """A request for messages of a topic."""
 
     group: str
     topic: str
@@ -44,13 +44,15 @@ class Receive(msgspec.Struct, frozen=True, kw_only=True):
     attempt_id: str = ""
     #: A group without a position starts at the end of a long queue, not at its start.
     starts_at_end: bool = False
+    #: Only ask whether there is a message, of any tag; deliver none.
+    is_question: bool = False
 
 
 class ReceiveStatus(StrEnum):
-    """How a wish for messages ended.
+    """Outcome of a request for messages.
 
     ``EMPTY``: the time to wait is over. ``FULL``: too many messages are in flight, or too many
-    wishes wait.
+    requests wait.
     """
 
     FOUND = "found"

@@ -35,6 +35,7 @@ from escrowmq.broker.pop.receipts import AckOutcome, Receipt, Receive, ReceivedB
 from escrowmq.broker.pop.taking import PopTaking, Took
 from escrowmq.broker.state.long_polls import LongPolls, Queue
 from escrowmq.broker.write.guard import guarded
+from escrowmq.broker.write.inbox import error_of
 from escrowmq.model.errors import RequestRefused
 from escrowmq.model.event_log import event_log
 from escrowmq.protocol.message.message_views import SYSTEM_TOPICS
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from escrowmq.broker.state.topics import Topics
     from escrowmq.broker.write.broker_clock import BrokerClock
     from escrowmq.broker.write.writer import Writer
+    from escrowmq.model.catalog import Group
     from escrowmq.store.store import Store
 
 log = event_log(__name__)
@@ -70,7 +72,7 @@ TellDone = Callable[[BaseException | None], None]
 
 @dataclass(slots=True, eq=False)
 class WaitingPop:
-    """A wish for messages that waits."""
+    """A request for messages that waits."""
 
     wanted: Receive
     tell: Tell
@@ -155,6 +157,9 @@ class PopService:
     def _ready(
         self, wanted: Receive, owner: Hashable
     ) -> Callable[[Callable[[BaseException | None], None]], None] | None:
+        if wanted.is_question:
+            # A question must not change how the group reads.
+            return None
         return self.places.ready(
             wanted.group,
             wanted.topic,
@@ -164,11 +169,14 @@ class PopService:
         )
 
     def _look(self, wanted: Receive) -> ReceivedBatch:
-        """Deliver what there is now."""
+        """Deliver the messages that are available now, without waiting."""
         if wanted.group in self.groups.paused:
             return ReceivedBatch(status=ReceiveStatus.EMPTY)
         group = self.groups.named(wanted.group)
         now_ms = self.clock.now_ms()
+        if wanted.is_question:
+            is_there = self.taking.has_any(wanted, self._queue_ids(wanted), now_ms)
+            return ReceivedBatch(status=ReceiveStatus.FOUND if is_there else ReceiveStatus.EMPTY)
         took = self.taking.take(wanted, group, self._queue_ids(wanted), now_ms)
         self._note(wanted, took, now_ms)
         if took.messages:
@@ -200,7 +208,7 @@ class PopService:
         self.dead_letters.bury(grave, buried, owner)
 
     def _finish(self, poll: WaitingPop) -> bool:
-        """Answer a waiting wish, unless it may continue to wait; return whether it is answered."""
+        """Answer a waiting request unless it may wait longer; return whether it is answered."""
         topic = poll.wanted.topic
         if poll.is_topic_gone:
             poll.tell(RequestRefused("topic_unknown", "it was deleted", topic=topic))
@@ -211,7 +219,7 @@ class PopService:
                 again(lambda _: self.polls.try_again([poll]))
                 return False
             received = self._look(poll.wanted)
-        except Exception as error:  # noqa: BLE001 - one bad wish must not end the others
+        except Exception as error:  # noqa: BLE001 - one bad request must not end the others
             poll.tell(error)
             return True
         if received.status is ReceiveStatus.EMPTY and not poll.is_over:
@@ -241,10 +249,7 @@ class PopService:
         acks = tuple(self.deliveries.acks(group, *found) for found in offsets.items())
 
         def told(end: Decision | BaseException) -> None:
-            if isinstance(end, Decision):
-                tell(outcomes if end.refused is None else end.refused)
-            else:
-                tell(end)
+            tell(error_of(end) or outcomes)
 
         # This raises if the writer has no room; then nothing has changed.
         self.writer.put(Acknowledge(group=group, acks=acks), told, owner)
@@ -277,6 +282,16 @@ class PopService:
         flights.hold_until(receipt.offset, visible_at_ms)
         self._alarms.set(receipt.group, number, visible_at_ms)
 
+    def hold_back(self, receipt: Receipt, held_ms: int) -> None:
+        """Let a message wait by its group's own policy once its consumer had it for so long.
+
+        Without such a policy it is visible then.
+        """
+        group = self.groups.find(receipt.group)
+        if group is not None and group.backoff is not None:
+            wait_ms = self.retry_delay_ms(group, receipt.attempt)
+            self.hold_until(receipt, receipt.popped_at_ms + held_ms + wait_ms)
+
     def dead_letter(self, receipt: Receipt, tell: TellDone, owner: Hashable = None) -> None:
         """Make a message a dead letter now; ``tell`` gets None once that is durable."""
         number, flights = self.deliveries.in_flight(receipt)
@@ -285,15 +300,17 @@ class PopService:
         )
         self._bury(grave, tell, owner)
 
-    def retry_delay_ms(self, attempt: int) -> int:
-        """Return how long a message waits after a failed attempt, by RocketMQ's default policy."""
+    def retry_delay_ms(self, group: Group, attempt: int) -> int:
+        """Return how long a message waits after this attempt failed, by the group's policy."""
+        if group.backoff is not None:
+            return group.backoff.wait_ms(attempt)
         levels = self.topics.delay_levels
         return levels.delay_ms(levels.retry_level(attempt - 1))
 
     # Time, and changes of topics and groups.
 
     def tick(self) -> None:
-        """Try wishes whose messages are visible again, and record skipped messages."""
+        """Try requests whose messages are visible again, and record skipped messages."""
         now_ms = self.clock.now_ms()
         due: dict[Queue, None] = {}
         for group, number in self._alarms.due(now_ms):
@@ -330,7 +347,7 @@ class PopService:
                 flights.take_skipped()
 
     def resumed(self, group: str) -> None:
-        """Try the waiting wishes of a group that is served again."""
+        """Try the waiting requests of a group that is served again."""
         self.polls.try_again([poll for poll in self.polls if poll.wanted.group == group])
 
     def forget_group(self, group: str) -> None:

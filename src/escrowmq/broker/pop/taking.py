@@ -88,6 +88,24 @@ class PopTaking:
             took.rest += max(queue.end - flights.next, 0)
         return took
 
+    def has_any(self, wanted: Receive, queue_ids: Sequence[int], now_ms: int) -> bool:
+        """Whether a message of any tag could be delivered now; changes nothing."""
+        for queue_id in queue_ids:
+            queue = self.store.queue(wanted.topic, queue_id)
+            if queue is None or queue.start == queue.end:
+                continue
+            found = self.places.flights(wanted.group, wanted.topic, queue_id)
+            if found is None:
+                # The group's first pop finds where it starts.
+                return True
+            flights = found[1]
+            is_same = bool(wanted.attempt_id) and wanted.attempt_id == flights.attempt_id
+            if wanted.is_fifo and flights.is_blocked(now_ms) and not is_same:
+                continue
+            if max(flights.next, queue.start) < queue.end or flights.due(now_ms, 1):
+                return True
+        return False
+
     def _take(self, place: _Place, took: Took, group: Group) -> None:
         wanted, flights, now_ms = place.wanted, place.flights, place.now_ms
         before = len(took.messages)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from escrowmq.broker.native.status import OUR_RELEASE
 from escrowmq.broker.net.requests import Request, handles
+from escrowmq.broker.rocketmq.json_answers import answer_json
 from escrowmq.broker.state.topics import Topics
 from escrowmq.model.catalog import MessageType, Setting, Topic
 from escrowmq.model.errors import RequestRefused
@@ -114,16 +115,14 @@ class Administering:
     def topic(self, request: Request) -> None:
         """Answer with a topic's configuration."""
         found = self.topics.named(request.header(admin_headers.TopicHeader).topic)
-        request.answer(body=bodies.encode_body(_config(found)))
+        answer_json(request, _config(found))
 
     @handles(RequestCode.GET_ALL_TOPIC_CONFIG)
     def list_topics(self, request: Request) -> None:
         """Answer with the configuration of all topics."""
         found = {topic.name: _config(topic) for topic in self.topics.all()}
-        request.answer(
-            body=bodies.encode_body(
-                cluster_bodies.TopicConfigs(version=cluster_bodies.DataVersion(), topics=found)
-            )
+        answer_json(
+            request, cluster_bodies.TopicConfigs(version=cluster_bodies.DataVersion(), topics=found)
         )
 
     @handles(RequestCode.GET_TOPIC_STATS_INFO)
@@ -145,18 +144,14 @@ class Administering:
         """Answer with the topics of a cluster; the list is empty unless the cluster is ours."""
         is_ours = request.header(admin_headers.ClusterHeader).cluster == self.identity.cluster
         names = [topic.name for topic in self.topics.all()] if is_ours else []
-        request.answer(
-            body=bodies.encode_body(cluster_bodies.TopicList(topics=tuple(sorted(names))))
-        )
+        answer_json(request, cluster_bodies.TopicList(topics=tuple(sorted(names))))
 
     @handles(
         RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER
     )
     def system_topics(self, request: Request) -> None:
         """Answer with the names of the broker's own topics."""
-        request.answer(
-            body=bodies.encode_body(cluster_bodies.TopicList(topics=tuple(sorted(SYSTEM_TOPICS))))
-        )
+        answer_json(request, cluster_bodies.TopicList(topics=tuple(sorted(SYSTEM_TOPICS))))
 
     # Values that tools keep in a name server, such as the order of a topic's queues.
 
@@ -225,7 +220,7 @@ class Administering:
             "earliestMessageTimeStamp": str(log.segments[0].first_at_ms if log.segments else -1),
             "remainHowManyDataToFlush": f"{log.end - log.flushed} B",
         }
-        request.answer(body=bodies.encode_body(cluster_bodies.KeyValues(table=table)))
+        answer_json(request, cluster_bodies.KeyValues(table=table))
 
 
 def kept_name(namespace: str, key: str) -> str:

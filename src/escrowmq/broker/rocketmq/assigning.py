@@ -13,6 +13,7 @@ import msgspec
 
 from escrowmq.broker.net.requests import Request, handles
 from escrowmq.broker.rocketmq.group_requests import GroupRequests
+from escrowmq.broker.rocketmq.json_answers import answer_json
 from escrowmq.model.catalog import Setting
 from escrowmq.model.errors import RequestRefused
 from escrowmq.model.topic_names import RETRY_PREFIX
@@ -82,7 +83,7 @@ class Assigning(GroupRequests):
             )
             for queue_id in ids
         )
-        request.answer(body=bodies.encode_body(pop_headers.Assignments(assignments=assignments)))
+        answer_json(request, pop_headers.Assignments(assignments=assignments))
 
     def _ids(
         self, body: pop_headers.AssignmentRequest, mode: KeptMode, queue_count: int

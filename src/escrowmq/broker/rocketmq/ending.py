@@ -7,10 +7,11 @@ actual decision, its author and its time, even if that differs from its own requ
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
+from escrowmq.broker.checks.endings import resolution_among
 from escrowmq.broker.net.requests import Request, handles
-from escrowmq.model.errors import RequestRefused
 from escrowmq.model.resolution import Resolution
 from escrowmq.protocol.message.stored_message import SYS_COMMITTED, SYS_ROLLED_BACK
 from escrowmq.protocol.remoting.codes import RequestCode, ResponseCode
@@ -22,9 +23,8 @@ from escrowmq.transaction.commands import Decision, End, EndReply
 from escrowmq.transaction.states import State
 
 if TYPE_CHECKING:
-    from escrowmq.broker.checks.contradictions import Contradictions
-    from escrowmq.broker.checks.end_log import EndLog
-    from escrowmq.broker.net.answering import Answering
+    from escrowmq.broker.checks.endings import Endings
+    from escrowmq.model.errors import RequestRefused
 
 _RESOLUTIONS = {
     0: Resolution.UNKNOWN,
@@ -42,24 +42,15 @@ _CONTRADICTIONS = {
 class EndTransactionRequests:
     """Handles END_TRANSACTION."""
 
-    answering: Answering
-    contradictions: Contradictions
-    end_log: EndLog
+    endings: Endings
 
     @handles(RequestCode.END_TRANSACTION)
     def end(self, request: Request) -> None:
         """Decide a transaction, or note that its outcome is not known yet."""
         header = request.header(EndTransactionHeader)
-        resolution = _RESOLUTIONS.get(header.resolution_bits)
-        if resolution is None:
-            raise RequestRefused(
-                "resolution_unknown",
-                "send 8 to commit, 12 to roll back, 0 if it is not known",
-                commitOrRollback=header.resolution_bits,
-            )
         command = End(
             half_offset=header.half_offset,
-            resolution=resolution,
+            resolution=resolution_among(_RESOLUTIONS, header.resolution_bits),
             by=request.connection.client_id or request.connection.address,
             group=header.producer_group,
             log_offset=header.log_offset,
@@ -69,16 +60,11 @@ class EndTransactionRequests:
         )
 
         def contradicted(refused: RequestRefused, stands: EndReply) -> None:
-            self.contradictions.note(command.resolution, command.by, stands)
             code = _CONTRADICTIONS[stands.state]
             request.answer(code, header=_header(stands), remark=str(refused))
 
-        def decided(decision: Decision) -> None:
-            named = header.transaction_id or header.unique_key
-            self.end_log.note(command, named, decision.reply)
-            _tell(request, decision)
-
-        self.answering.submit(request, command, decided, contradicted)
+        named = header.transaction_id or header.unique_key
+        self.endings.submit(request, command, named, partial(_tell, request), contradicted)
 
 
 def _tell(request: Request, decision: Decision) -> None:

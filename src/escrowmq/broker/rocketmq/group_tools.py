@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from escrowmq.broker.net.requests import Request, handles
 from escrowmq.broker.rocketmq.group_requests import GroupRequests
+from escrowmq.broker.rocketmq.json_answers import answer_json
+from escrowmq.broker.rocketmq.retry_policies import backoff_of, policy_of
 from escrowmq.model.catalog import Group
 from escrowmq.protocol.remoting import admin_headers, bodies, client_bodies, cluster_bodies
 from escrowmq.protocol.remoting.codes import LANGUAGES, UNKNOWN_LANGUAGE, RequestCode, ResponseCode
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from escrowmq.broker.state.client_links import ClientLink
     from escrowmq.broker.state.clients import Client, Clients, Subscription
     from escrowmq.broker.state.queues import Queues, ReadableQueue
+    from escrowmq.broker.write.broker_clock import BrokerClock
     from escrowmq.store.meta.meta import Meta
 
 
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
 class GroupTools(GroupRequests):
     """Handles the requests of RocketMQ's tools that are about groups."""
 
+    clock: BrokerClock
     clients: Clients[ClientLink]
     meta: Meta
     queues: Queues
@@ -45,6 +49,7 @@ class GroupTools(GroupRequests):
                 may_broadcast=config.may_broadcast,
                 is_change_notified=config.is_change_notified,
                 is_ordered=config.is_ordered,
+                backoff=backoff_of(config.retry_policy),
             )
         )
         self.answering.submit(request, command, lambda _: request.answer())
@@ -60,16 +65,14 @@ class GroupTools(GroupRequests):
     def group(self, request: Request) -> None:
         """Answer with a consumer group's configuration."""
         found = self.groups.named(request.header(admin_headers.GroupHeader).consumer_group)
-        request.answer(body=bodies.encode_body(_config(found)))
+        answer_json(request, _config(found))
 
     @handles(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
     def list_groups(self, request: Request) -> None:
         """Answer with the configuration of all consumer groups."""
         found = {group.name: _config(group) for group in self.groups.all()}
-        request.answer(
-            body=bodies.encode_body(
-                cluster_bodies.GroupConfigs(version=cluster_bodies.DataVersion(), groups=found)
-            )
+        answer_json(
+            request, cluster_bodies.GroupConfigs(version=cluster_bodies.DataVersion(), groups=found)
         )
 
     @handles(RequestCode.GET_CONSUME_STATS)
@@ -103,18 +106,14 @@ class GroupTools(GroupRequests):
         groups = {group for group, known, _ in self.meta.offsets if known == topic}
         online = self.clients.online_groups()
         groups.update(one.said.group for one in online if topic in one.subscriptions)
-        request.answer(
-            body=bodies.encode_body(cluster_bodies.GroupList(groups=tuple(sorted(groups))))
-        )
+        answer_json(request, cluster_bodies.GroupList(groups=tuple(sorted(groups))))
 
     @handles(RequestCode.QUERY_TOPICS_BY_CONSUMER)
     def topics_of_group(self, request: Request) -> None:
         """Answer with the topics that a group has read."""
         wanted = request.header(admin_headers.GroupHeader).consumer_group
         topics = {topic for group, topic, _ in self.meta.offsets if group == wanted}
-        request.answer(
-            body=bodies.encode_body(cluster_bodies.TopicList(topics=tuple(sorted(topics))))
-        )
+        answer_json(request, cluster_bodies.TopicList(topics=tuple(sorted(topics))))
 
     @handles(RequestCode.QUERY_CONSUME_TIME_SPAN)
     def time_spans(self, request: Request) -> None:
@@ -130,7 +129,7 @@ class GroupTools(GroupRequests):
                 broker_name=self.identity.name, queue_id=queue_id, topic=topic.name
             )
             spans.append(_time_span(name, queue, offset, now_ms))
-        request.answer(body=bodies.encode_body(bodies.TimeSpans(spans=tuple(spans))))
+        answer_json(request, bodies.TimeSpans(spans=tuple(spans)))
 
     @handles(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER)
     def subscription(self, request: Request) -> None:
@@ -143,7 +142,7 @@ class GroupTools(GroupRequests):
             topic=header.topic,
             subscription=None if known is None else _subscription(known),
         )
-        request.answer(body=bodies.encode_body(body))
+        answer_json(request, body)
 
     # Clients.
 
@@ -153,17 +152,17 @@ class GroupTools(GroupRequests):
         group = request.header(admin_headers.ProducerGroupHeader).producer_group
         members = self.clients.producers(group)
         if not members:
-            _nobody(request)
+            _no_client(request)
             return
         body = client_bodies.ProducerConnections(connections=tuple(map(_connection, members)))
-        request.answer(body=bodies.encode_body(body))
+        answer_json(request, body)
 
     @handles(RequestCode.GET_CONSUMER_CONNECTION_LIST)
     def consumers(self, request: Request) -> None:
         """Answer with the online members of a consumer group and their subscriptions."""
         group = self.clients.consumers(request.header(ConsumerGroupHeader).consumer_group)
         if group is None:
-            _nobody(request)
+            _no_client(request)
             return
         said = group.said
         body = client_bodies.ConsumerConnections(
@@ -175,10 +174,10 @@ class GroupTools(GroupRequests):
             else client_bodies.MODEL_CLUSTERING,
             consume_from=said.from_where,
         )
-        request.answer(body=bodies.encode_body(body))
+        answer_json(request, body)
 
 
-def _nobody(request: Request) -> None:
+def _no_client(request: Request) -> None:
     request.answer(ResponseCode.CONSUMER_NOT_ONLINE, remark="no client of the group is online")
 
 
@@ -191,6 +190,7 @@ def _config(group: Group) -> cluster_bodies.GroupConfig:
         may_broadcast=group.may_broadcast,
         is_change_notified=group.is_change_notified,
         is_ordered=group.is_ordered,
+        retry_policy=policy_of(group.backoff),
     )
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from escrowmq.broker.net.requests import Request, handles
+from escrowmq.broker.rocketmq.json_answers import answer_json
 from escrowmq.model.errors import RequestRefused
 from escrowmq.protocol.remoting import admin_headers, bodies, consumer_headers
 from escrowmq.protocol.remoting.codes import RequestCode, ResponseCode
@@ -14,25 +15,25 @@ if TYPE_CHECKING:
     from escrowmq.broker.config import Identity
     from escrowmq.broker.pop.places import PopPlaces
     from escrowmq.broker.rocketmq.relaying import GroupNotices
-    from escrowmq.broker.state.expiring import Uses
     from escrowmq.broker.state.group_offsets import GroupOffsets
     from escrowmq.broker.state.groups import Groups
-    from escrowmq.broker.state.queues import Queues, ReadableQueue
-    from escrowmq.broker.state.reach import Reach
+    from escrowmq.broker.state.queues import ReadableQueue
     from escrowmq.broker.state.topics import Topics
     from escrowmq.broker.write.broker_clock import BrokerClock
     from escrowmq.broker.write.meta_writing import MetaWriting
-    from escrowmq.store.meta.meta import Meta
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetRequests:
-    """Handles requests about the offsets of consumer groups."""
+    """Handles requests about the offsets of consumer groups and of queues, and resets of groups."""
 
     offsets: GroupOffsets
     topics: Topics
     groups: Groups
-    uses: Uses
+    meta_writing: MetaWriting
+    notices: GroupNotices
+    identity: Identity
+    places: PopPlaces
 
     @handles(RequestCode.QUERY_CONSUMER_OFFSET)
     def query(self, request: Request) -> None:
@@ -53,19 +54,9 @@ class OffsetRequests:
         header = request.header(consumer_headers.UpdateOffsetHeader)
         self.groups.named(header.consumer_group)
         self.topics.to_read(header.topic, header.queue_id)
-        self.uses.note(header.consumer_group, header.topic)
         key = (header.consumer_group, header.topic, header.queue_id)
-        self.offsets.commit(request.connection, key, header.commit_offset, reset=True)
+        self.offsets.report(request.connection, key, header.commit_offset)
         request.answer()
-
-
-@dataclass(frozen=True, slots=True)
-class QueueOffsets:
-    """Handles questions about the offsets of queues."""
-
-    queues: Queues
-    reach: Reach
-    topics: Topics
 
     @handles(RequestCode.GET_MAX_OFFSET)
     def highest(self, request: Request) -> None:
@@ -73,7 +64,7 @@ class QueueOffsets:
         header = request.header(consumer_headers.QueueHeader)
         queue = self._queue(header)
         offset = queue.end if queue else 0
-        self.reach.tell(request.connection, header.topic, header.queue_id, offset)
+        self.offsets.reach.tell(request.connection, header.topic, header.queue_id, offset)
         request.answer(header=consumer_headers.OffsetResponseHeader(offset=offset))
 
     @handles(RequestCode.GET_MIN_OFFSET)
@@ -94,7 +85,7 @@ class QueueOffsets:
             offset = queue.offset_at(header.stored_at_ms + header.is_upper)
             if header.is_upper:
                 offset = max(offset - 1, queue.start)
-        self.reach.tell(request.connection, header.topic, header.queue_id, offset)
+        self.offsets.reach.tell(request.connection, header.topic, header.queue_id, offset)
         request.answer(header=consumer_headers.OffsetResponseHeader(offset=offset))
 
     @handles(RequestCode.GET_EARLIEST_MSG_STORETIME)
@@ -105,26 +96,6 @@ class QueueOffsets:
         if queue is not None and queue.start < queue.end:
             at_ms = queue.at_ms(queue.start)
         request.answer(header=consumer_headers.StoreTimeResponseHeader(stored_at_ms=at_ms))
-
-    def _queue(
-        self, header: consumer_headers.QueueHeader | consumer_headers.SearchOffsetHeader
-    ) -> ReadableQueue | None:
-        self.topics.to_read(header.topic, header.queue_id)
-        return self.queues.get(header.topic, header.queue_id)
-
-
-@dataclass(frozen=True, slots=True)
-class OffsetResets:
-    """Handles requests that set a whole group to an offset or a time."""
-
-    queues: Queues
-    topics: Topics
-    groups: Groups
-    meta: Meta
-    meta_writing: MetaWriting
-    notices: GroupNotices
-    identity: Identity
-    places: PopPlaces
 
     @handles(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET)
     def reset(self, request: Request) -> None:
@@ -140,7 +111,9 @@ class OffsetResets:
         places = {queue_id: self._reset_to(header, queue_id) for queue_id in queue_ids}
         self.places.reset(header.consumer_group, topic.name, places)
         for queue_id, offset in places.items():
-            self.meta.set_offset(header.consumer_group, topic.name, queue_id, offset, reset=True)
+            self.offsets.meta.set_offset(
+                header.consumer_group, topic.name, queue_id, offset, reset=True
+            )
             name = bodies.QueueName(
                 broker_name=self.identity.name, queue_id=queue_id, topic=topic.name
             )
@@ -156,8 +129,14 @@ class OffsetResets:
         # The caller relies on the reset, so the answer waits until it is written.
         self.meta_writing.soon(request, self.meta_writing.write(), written)
 
+    def _queue(
+        self, header: consumer_headers.QueueHeader | consumer_headers.SearchOffsetHeader
+    ) -> ReadableQueue | None:
+        self.topics.to_read(header.topic, header.queue_id)
+        return self.offsets.queues.get(header.topic, header.queue_id)
+
     def _reset_to(self, header: admin_headers.ResetOffsetHeader, queue_id: int) -> int:
-        queue = self.queues.get(header.topic, queue_id)
+        queue = self.offsets.queues.get(header.topic, queue_id)
         if queue is None:
             return 0
         if header.offset is not None and header.offset >= 0:
@@ -198,7 +177,7 @@ class QueueLocks:
                     self._count += 1
                 locks[key] = (wanted.client_id, now_ms + LOCK_MS)
                 taken.append(queue)
-        request.answer(body=bodies.encode_body(bodies.LockResponse(queues=tuple(taken))))
+        answer_json(request, bodies.LockResponse(queues=tuple(taken)))
 
     @handles(RequestCode.UNLOCK_BATCH_MQ)
     def unlock(self, request: Request) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -43,10 +45,14 @@ class PopRequests:
             # A client cannot build a receipt for such a message.
             raise RequestRefused("pop_of_retries", "pull this topic", topic=header.topic)
         wanted = _wanted(header)
+        self._receive(request, wanted, partial(_answer, request, wanted))
 
+    def _receive(
+        self, request: Request, wanted: Receive, answer: Callable[[ReceivedBatch], None]
+    ) -> None:
         def tell(end: ReceivedBatch | BaseException) -> None:
             if isinstance(end, ReceivedBatch):
-                _answer(request, wanted, end)
+                answer(end)
             else:
                 request.decline(end)
 
@@ -115,6 +121,30 @@ class PopRequests:
                 revive_queue=_revive_queue(is_ordered=read.is_ordered),
             )
         )
+
+    @handles(RequestCode.NOTIFICATION)
+    def notify(self, request: Request) -> None:
+        """Answer whether there is a message to pop, at once or when the first one comes."""
+        header = request.header(pop_headers.NotificationHeader)
+        wanted = Receive(
+            group=header.consumer_group,
+            topic=header.topic,
+            queue_id=header.queue_id,
+            invisible_ms=0,
+            wait_ms=header.wait_ms,
+            is_fifo=header.is_ordered,
+            attempt_id=header.attempt_id,
+            is_question=True,
+        )
+
+        def answer(received: ReceivedBatch) -> None:
+            is_there = received.status is ReceiveStatus.FOUND
+            is_full = received.status is ReceiveStatus.FULL
+            request.answer(
+                header=pop_headers.NotificationResponseHeader(is_there=is_there, is_full=is_full)
+            )
+
+        self._receive(request, wanted, answer)
 
     @handles(RequestCode.POLLING_INFO)
     def polling_info(self, request: Request) -> None:

@@ -165,20 +165,13 @@ class Pulling:
             return parse_filter(header.subscription)
         group = self.clients.consumers(header.consumer_group)
         known = group.subscriptions.get(header.topic) if group is not None else None
+        names = {"consumer_group": header.consumer_group, "topic": header.topic}
         if known is None:
-            raise RequestRefused(
-                "subscription_unknown",
-                "send a heartbeat with the subscription first",
-                consumer_group=header.consumer_group,
-                topic=header.topic,
-            )
+            advice = "send a heartbeat with the subscription first"
+            raise RequestRefused("subscription_unknown", advice, **names)
         if known.version < header.subscription_version:
-            raise RequestRefused(
-                "subscription_outdated",
-                "send a heartbeat with the new subscription first",
-                consumer_group=header.consumer_group,
-                topic=header.topic,
-            )
+            advice = "send a heartbeat with the new subscription first"
+            raise RequestRefused("subscription_outdated", advice, **names)
         return parse_filter(known.expression)
 
     def _check_model(self, group: Group) -> None:

@@ -22,6 +22,7 @@ from escrowmq.transaction.commands import Append
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from escrowmq.broker.write.broker_clock import BrokerClock
     from escrowmq.store.reading.reader import StoreReader
 
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 class Retrying(GroupRequests):
     """Handles CONSUMER_SEND_MSG_BACK."""
 
+    clock: BrokerClock
     reader: StoreReader
     turns: Iterator[int] = field(default_factory=count, init=False)
 

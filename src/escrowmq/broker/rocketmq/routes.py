@@ -9,8 +9,9 @@ from msgspec import UNSET
 
 from escrowmq.broker.net.requests import Request, handles
 from escrowmq.broker.rocketmq.administering import kept_name
-from escrowmq.protocol.remoting import admin_headers, bodies, cluster_bodies
-from escrowmq.protocol.remoting.codes import RequestCode, ResponseCode
+from escrowmq.broker.rocketmq.json_answers import answer_json
+from escrowmq.protocol.remoting import admin_headers, cluster_bodies
+from escrowmq.protocol.remoting.codes import RequestCode
 
 if TYPE_CHECKING:
     from escrowmq.broker.config import Identity
@@ -34,8 +35,7 @@ class Routes:
     @handles(RequestCode.GET_ROUTEINFO_BY_TOPIC)
     def route(self, request: Request) -> None:
         """Answer where a topic's queues are."""
-        header = request.header(admin_headers.RouteHeader)
-        topic = self.topics.named(header.topic)
+        topic = self.topics.named(request.header(admin_headers.RouteHeader).topic)
         self.uses.note_topics([topic.name])
         order = self.catalog.settings.get(kept_name(_ORDERS, topic.name))
         route = cluster_bodies.TopicRoute(
@@ -50,7 +50,7 @@ class Routes:
                 ),
             ),
         )
-        request.answer(ResponseCode.SUCCESS, body=bodies.encode_body(route))
+        answer_json(request, route)
 
     @handles(RequestCode.GET_BROKER_CLUSTER_INFO)
     def cluster(self, request: Request) -> None:
@@ -59,15 +59,13 @@ class Routes:
         info = cluster_bodies.ClusterInfo(
             brokers={name: self._itself()}, clusters={self.identity.cluster: (name,)}
         )
-        request.answer(ResponseCode.SUCCESS, body=bodies.encode_body(info))
+        answer_json(request, info)
 
     @handles(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
     def list_topics(self, request: Request) -> None:
         """List the topics."""
         names = tuple(sorted(topic.name for topic in self.topics.all()))
-        request.answer(
-            ResponseCode.SUCCESS, body=bodies.encode_body(cluster_bodies.TopicList(topics=names))
-        )
+        answer_json(request, cluster_bodies.TopicList(topics=names))
 
     def _itself(self) -> cluster_bodies.BrokerRoute:
         itself = self.identity

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from escrowmq.broker.net.requests import Request, handles
 from escrowmq.broker.rocketmq.group_requests import GroupRequests
-from escrowmq.broker.state.messages import REGION, Messages, Sender
+from escrowmq.broker.state.messages import REGION, Messages, Sender, type_of
 from escrowmq.broker.state.topics import dlq_topic
+from escrowmq.model.catalog import MessageType
 from escrowmq.model.errors import RequestRefused
 from escrowmq.model.topic_names import RETRY_PREFIX
 from escrowmq.protocol.message.batch_message import decode_batch
@@ -31,18 +32,24 @@ from escrowmq.transaction.commands import Append, Appended, Decision, HoldReply,
 if TYPE_CHECKING:
     from escrowmq.broker.config import Identity
     from escrowmq.broker.rocketmq.offsets import QueueLocks
+    from escrowmq.broker.state.recall_handles import RecallHandles
+    from escrowmq.broker.write.broker_clock import BrokerClock
     from escrowmq.protocol.remoting.templates import SentAnswers
     from escrowmq.store.meta.meta import Topic
+    from escrowmq.store.store import Store
 
 
 @dataclass(frozen=True, slots=True)
 class Sending(GroupRequests):
     """Handles SEND_MESSAGE in all its forms."""
 
+    clock: BrokerClock
     messages: Messages
     locks: QueueLocks
     identity: Identity
     answers: SentAnswers
+    store: Store
+    recalls: RecallHandles
 
     @handles(RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2)
     def send(self, request: Request) -> None:
@@ -61,7 +68,8 @@ class Sending(GroupRequests):
             # Checked before the topic is created.
             check_name(UNIQ_KEY, facts.unique_key)
             check_name(PGROUP, group)
-        place = self._place(header, now_ms)
+        sent = type_of(facts, properties, is_half=is_half)
+        place = self._place(header, now_ms, sent)
         sender = Sender(
             header.flag,
             header.sys_flag,
@@ -101,7 +109,7 @@ class Sending(GroupRequests):
             raise RequestRefused(
                 "batch_illegal", "half messages and retries are sent one by one", topic=header.topic
             )
-        place = self._place(header, now_ms)
+        place = self._place(header, now_ms, MessageType.NORMAL)
         born = (header.sys_flag, header.born_at_ms, request.connection.born_host)
         messages = [
             self.messages.make(
@@ -121,7 +129,7 @@ class Sending(GroupRequests):
             partial(self._stored, request, place[1]),
         )
 
-    def _place(self, header: SendHeader, now_ms: int) -> tuple[Topic, int]:
+    def _place(self, header: SendHeader, now_ms: int, sent: MessageType) -> tuple[Topic, int]:
         if header.topic.startswith(RETRY_PREFIX):
             return self._place_retry(header, now_ms)
         return self.messages.place(
@@ -130,6 +138,7 @@ class Sending(GroupRequests):
             now_ms,
             template=header.default_topic,
             queue_count=header.default_queue_count,
+            message_type=self.topics.type_from_first(sent),
         )
 
     def _place_retry(self, header: SendHeader, now_ms: int) -> tuple[Topic, int]:
@@ -152,17 +161,20 @@ class Sending(GroupRequests):
     def _stored(self, request: Request, queue_id: int, decision: Decision) -> None:
         stored = decision.reply
         assert isinstance(stored, Appended)
-        if len(stored.log_offsets) == 1:
-            # A delayed message has no queue offset yet.
-            queue_offset = max(stored.queue_offsets[0], 0)
-            self._tell(request, stored.log_offsets[0], queue_id, queue_offset)
+        handle = None
+        if stored.queue_offsets[0] < 0:
+            handle = self.recalls.of_stored(decision, self.store.core.lineage.epoch)
+        elif len(stored.log_offsets) == 1:
+            self._tell(request, stored.log_offsets[0], queue_id, stored.queue_offsets[0])
             return
         header = SendResponseHeader(
             offset_message_id=",".join(
                 offset_message_id(self.identity.store_host, at) for at in stored.log_offsets
             ),
             queue_id=queue_id,
-            queue_offset=stored.queue_offsets[0],
+            # A delayed message has no queue offset yet.
+            queue_offset=max(stored.queue_offsets[0], 0),
+            recall_handle=handle,
             region=REGION,
             is_traced=True,
         )

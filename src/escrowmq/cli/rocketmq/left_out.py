@@ -103,7 +103,7 @@ LEFT_OUT: tuple[LeftOut, ...] = (
         " flushLeastPagesWhenWarmMapedFile mappedFileSwapEnable commitLogForceSwapMapInterval"
         " commitLogSwapMap* logicQueueForceSwapMapInterval logicQueueSwapMap*"
         " cleanSwapedMapInterval destroyMapedFileIntervalForcibly redeleteHangedFileInterval"
-        " writeWithoutMmap transferMsgByHeap",
+        " writeWithoutMmap transferMsgByHeap sharedByteBufferNum",
     ),
     LeftOut(
         "one writer appends to the log, so there are no locks to choose",
@@ -124,7 +124,8 @@ LEFT_OUT: tuple[LeftOut, ...] = (
         "recovery replays the log from the last checkpoint and checks every frame",
         "recoverConcurrently maxRecoveryCommitlogFiles checkCRCOnRecover enabledAppendPropCRC"
         " forceVerifyPropCRC enableAcceleratedRecovery enableBuildConsumeQueueConcurrently"
-        " enableLogConsumeQueueRepeatedlyBuildWhenRecover",
+        " enableLogConsumeQueueRepeatedlyBuildWhenRecover checkCommitLogOffsetOnRecover"
+        " commitLogRecoverMaxNum",
     ),
     LeftOut(
         "retention deletes old segments in small steps all day",
@@ -142,16 +143,16 @@ LEFT_OUT: tuple[LeftOut, ...] = (
     LeftOut(
         "the broker always indexes messages by key",
         "messageIndexEnable messageIndexSafe maxHashSlotNum maxIndexNum putMsgIndexHightWater"
-        " defaultQueryMaxNum",
+        " defaultQueryMaxNum indexFileReadEnable indexFileWriteEnable",
     ),
     LeftOut(
         "delayed messages are always on, and a message can wait for ten years",
         "timer* mappedFileSizeTimerLog maxDelayTime enableScheduleAsyncDeliver"
         " enableScheduleMessageStats scheduleAsyncDeliver* flushDelayOffsetInterval"
-        " delayOffsetUpdateVersionStep",
+        " delayOffsetUpdateVersionStep appendTopicForTimerDeleteKey",
     ),
     LeftOut(
-        "a delayed message cannot be recalled",
+        "senders can always recall their delayed messages",
         "recallMessageEnable allowRecallWhenBrokerNotWriteable",
     ),
     LeftOut(
@@ -168,7 +169,8 @@ LEFT_OUT: tuple[LeftOut, ...] = (
         "EscrowMQ's pop model has no check points and no revive topic",
         "pop* *Pop* revive* appendAckAsync appendCkAsync enableRetryTopicV2"
         " enableSkipLongAwaitingAck skipWhenCKRePutReachMaxTimes defaultMessageRequestMode"
-        " serverLoadBalancerEnable serverLoadBalancerEnabled enableTransparentRetry",
+        " serverLoadBalancerEnable serverLoadBalancerEnabled enableTransparentRetry"
+        " useSeparateRetryQueue useMessageFilterForNotification maxMessageFilterNumForNotification",
     ),
     LeftOut(
         "consumers filter by tags only",
@@ -190,7 +192,7 @@ LEFT_OUT: tuple[LeftOut, ...] = (
         "set `broker.http_port` by hand: `/metrics` is for Prometheus, with RocketMQ's names",
         "metricsExporterType metricsPromExporterPort metricsPromExporterHost metricsLabel"
         " metricsInDelta metricsOtelCardinalityLimit metricsGrpc* metricGrpc* metricLogging*"
-        " enable*Metrics",
+        " enable*Metrics metricsExportBatchMaxDataPoints",
         "broker.http_port",
     ),
     LeftOut(
@@ -218,15 +220,15 @@ LEFT_OUT: tuple[LeftOut, ...] = (
     LeftOut(
         "the store has its own files: no RocksDB, no compacted topics, no light queues, no tiers;"
         " the pipeline archives topics to the lake",
-        "*RocksDB* *Rocksdb rocksdb* combine* memTable* batchWriteKvCqSize storeType"
+        "*RocksDB* *Rocksdb* rocksdb* combine* memTable* batchWriteKvCqSize storeType"
         " bottomMostCompressionTypeForConsumeQueueStore enableCompaction compaction*"
         " maxOffsetMapSize enableLmq enableMultiDispatch maxLmqConsumeQueueNum tiered* objectStore*"
-        " readAhead* messageStorePlugIn commitLogRolling*",
+        " readAhead* messageStorePlugIn commitLogRolling* transWriteOriginTransHalfEnable",
     ),
     LeftOut(
         "the broker writes consumer offsets on its own schedule",
         "flushConsumerOffset* consumerOffsetUpdateVersionStep useServerSideResetOffset"
-        " enableBroadcastOffsetStore broadcastOffset*",
+        " enableBroadcastOffsetStore broadcastOffset* persistConsumerOffsetIncrementally",
     ),
     LeftOut(
         "the broker forgets a client when its connection ends or its heartbeats stop",
@@ -244,6 +246,11 @@ LEFT_OUT: tuple[LeftOut, ...] = (
         " validateSystemTopicWhenUpdateTopic clearRetryTopicWhenDeleteTopic",
     ),
     LeftOut("EscrowMQ does not have RocketMQ's reply messages", "storeReplyMessageEnable"),
+    LeftOut(
+        "EscrowMQ has neither lite topics nor message priorities",
+        "lite* enableLiteEventMode enableLmqQuota maxLiteSubscriptionCount minLiteTTl"
+        " maxClientEventCount priorityOrderAsc",
+    ),
     LeftOut(
         "set `topics.enforce_type` by hand: with it, the broker refuses messages of other types",
         "enableMixedMessageType",

@@ -19,7 +19,7 @@ from escrowmq.cli.rocketmq.values import (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class SettingName:
     """A setting of RocketMQ, and ours that does the same."""
 
@@ -38,46 +38,36 @@ class SettingName:
 _MS, _SECONDS, _HOURS = Number(), Number("seconds", 1_000), Number("hours", 3_600_000)
 
 _BROKER = (
-    SettingName(theirs="brokerName", ours="broker.name", value=Text(), default="the host's name"),
+    SettingName("brokerName", "broker.name", Text(), "the host's name"),
+    SettingName("brokerClusterName", "broker.cluster", Text(), "DefaultCluster"),
     SettingName(
-        theirs="brokerClusterName",
-        ours="broker.cluster",
-        value=Text(),
-        default="DefaultCluster",
-    ),
-    SettingName(
-        theirs="brokerIP1",
-        ours="broker.advertise_host",
-        value=IpAddress(),
-        default="an address of the host",
+        "brokerIP1",
+        "broker.advertise_host",
+        IpAddress(),
+        "an address of the host",
         note="an IP address that clients reach",
     ),
     SettingName(
-        theirs="bindAddress",
-        ours="broker.host",
-        value=Text(),
-        default="0.0.0.0",  # noqa: S104 - text for the reference page
+        "bindAddress",
+        "broker.host",
+        Text(),
+        "0.0.0.0",  # noqa: S104 - text for the reference page
         note="an address other than loopback needs `--insecure`",
     ),
-    SettingName(theirs="listenPort", ours="broker.port", value=Number(), default="10911"),
+    SettingName("listenPort", "broker.port", Number(), "10911"),
     SettingName(
-        theirs="namesrvAddr",
-        ours="broker.name_port",
-        value=PortOfAddresses(),
-        default="none",
+        "namesrvAddr",
+        "broker.name_port",
+        PortOfAddresses(),
+        "none",
         note="the broker is its own name server, at this port of its own address",
     ),
+    SettingName("serverChannelMaxIdleTimeSeconds", "broker.idle_ms_max", _SECONDS, "120"),
     SettingName(
-        theirs="serverChannelMaxIdleTimeSeconds",
-        ours="broker.idle_ms_max",
-        value=_SECONDS,
-        default="120",
-    ),
-    SettingName(
-        theirs="sendThreadPoolQueueCapacity",
-        ours="writer.messages_max",
-        value=Number(),
-        default="10000",
+        "sendThreadPoolQueueCapacity",
+        "writer.messages_max",
+        Number(),
+        "10000",
         note="requests that wait for the writer, not for a thread",
         raises="writer.inbox_max",
     ),
@@ -85,87 +75,65 @@ _BROKER = (
 
 _STORE = (
     SettingName(
-        theirs="flushDiskType",
-        ours="store.durability",
-        value=Choice({"SYNC_FLUSH": "fsync", "ASYNC_FLUSH": "os"}),
-        default="ASYNC_FLUSH",
+        "flushDiskType",
+        "store.durability",
+        Choice({"SYNC_FLUSH": "fsync", "ASYNC_FLUSH": "os"}),
+        "ASYNC_FLUSH",
         note="with `os`, a power cut can lose messages that the broker has confirmed; our default"
         " `fsync` cannot",
     ),
+    SettingName("fileReservedTime", "store.retention_ms", _HOURS, "72"),
+    SettingName("mappedFileSizeCommitLog", "store.segment_bytes_max", Number(), "1073741824"),
     SettingName(
-        theirs="fileReservedTime",
-        ours="store.retention_ms",
-        value=_HOURS,
-        default="72",
-    ),
-    SettingName(
-        theirs="mappedFileSizeCommitLog",
-        ours="store.segment_bytes_max",
-        value=Number(),
-        default="1073741824",
-    ),
-    SettingName(
-        theirs="mapedFileSizeCommitLog",
-        ours="store.segment_bytes_max",
-        value=Number(),
-        default="1073741824",
+        "mapedFileSizeCommitLog",
+        "store.segment_bytes_max",
+        Number(),
+        "1073741824",
         note="the spelling up to 4.5.1; later versions ignore it",
     ),
 )
 
 _TOPICS = (
+    SettingName("autoCreateTopicEnable", "topics.auto_create", Switch(), "true"),
+    SettingName("autoCreateSubscriptionGroup", "topics.auto_create_groups", Switch(), "true"),
+    SettingName("defaultTopicQueueNums", "topics.queue_count", Number(), "8"),
     SettingName(
-        theirs="autoCreateTopicEnable",
-        ours="topics.auto_create",
-        value=Switch(),
-        default="true",
-    ),
-    SettingName(
-        theirs="autoCreateSubscriptionGroup",
-        ours="topics.auto_create_groups",
-        value=Switch(),
-        default="true",
-    ),
-    SettingName(
-        theirs="defaultTopicQueueNums", ours="topics.queue_count", value=Number(), default="8"
-    ),
-    SettingName(
-        theirs="messageDelayLevel",
-        ours="topics.delay_levels",
-        value=Text(),
-        default="1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",
+        "messageDelayLevel",
+        "topics.delay_levels",
+        Text(),
+        "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",
     ),
 )
 
 _TRANSACTION = (
     SettingName(
-        theirs="transactionTimeOut",
-        ours="transaction.check_after_ms",
-        value=_MS,
-        default="6000; 3000 in 4.3.0",
+        "transactionTimeOut",
+        "transaction.check_after_ms",
+        _MS,
+        "6000; 3000 in 4.3.0",
         note="RocketMQ ignores the spelling `transactionTimeout`",
     ),
     SettingName(
-        theirs="transactionCheckInterval",
-        ours="transaction.check_interval_ms",
-        value=_MS,
-        default="30000 since 5.1.1, 60000 before",
+        "transactionCheckInterval",
+        "transaction.check_interval_ms",
+        _MS,
+        "30000 since 5.1.1, 60000 before",
         note="the wait of each transaction, not the period of a scan over all of them",
         raises="transaction.check_interval_max_ms",
     ),
     SettingName(
-        theirs="transactionCheckMax",
-        ours="transaction.checks_max",
-        value=Number(),
-        default="15; 5 in 4.3.0",
+        "transactionCheckMax",
+        "transaction.checks_max",
+        Number(),
+        "15; 5 in 4.3.0",
         note="after the last check, RocketMQ discards the message; here"
         " `transaction.after_last_check` says what happens",
     ),
     SettingName(
-        theirs="checkTransactionMessageEnable",
-        ours="transaction.checked_by",
-        value=Choice({"true": "auto", "false": "off"}),
-        default="true",
+        "checkTransactionMessageEnable",
+        "transaction.checked_by",
+        Choice({"true": "auto", "false": "off"}),
+        "true",
         note="a setting of 3.x, which later versions ignore: RocketMQ 4.3 and later always"
         " check, so remove it if you come from one of those",
     ),

@@ -124,7 +124,7 @@ def without_padding(payload: bytes) -> bytes:
 def without_priority(payload: bytes) -> tuple[int, bytes]:
     """Return the stream that a HEADERS frame depends on, and the header block."""
     if len(payload) < _PRIORITY_BYTES:
-        raise violation(Http2Error.FRAME_SIZE_ERROR, "a priority has 5 bytes")
+        raise violation(Http2Error.FRAME_SIZE_ERROR, "a priority must have 5 bytes")
     return dependency(payload), payload[_PRIORITY_BYTES:]
 
 
@@ -136,5 +136,7 @@ def dependency(payload: bytes) -> int:
 def read_word(payload: bytes, what: FrameKind) -> int:
     """Return the payload of a frame that has 4 bytes."""
     if len(payload) != _WORD.size:
-        raise violation(Http2Error.FRAME_SIZE_ERROR, f"{what.name} has 4 bytes", bytes=len(payload))
+        raise violation(
+            Http2Error.FRAME_SIZE_ERROR, f"{what.name} must have 4 bytes", bytes=len(payload)
+        )
     return int(_WORD.unpack(payload)[0])

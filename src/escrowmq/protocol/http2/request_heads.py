@@ -39,7 +39,7 @@ _DIGITS_MAX = 18
 class RequestHead:
     """The header fields of one request."""
 
-    __slots__ = ("_constant", "_places", "_raw", "content_length", "is_grpc", "problem")
+    __slots__ = ("_constant", "_places", "_raw", "content_length", "is_grpc", "is_post", "problem")
 
     def __init__(
         self,
@@ -57,12 +57,13 @@ class RequestHead:
             self.problem = ""
             #: Whether a gRPC client sent it.
             self.is_grpc = constant.get(b"content-type", b"").startswith(b"application/grpc")
+            self.is_post = constant.get(b":method") == b"POST"
             length = constant.get(b"content-length", b"")
             #: None if the client did not say.
             self.content_length = int(length) if length else None
         else:
             self.problem = ""
-            self.is_grpc = like.is_grpc
+            self.is_grpc, self.is_post = like.is_grpc, like.is_post
             self.content_length = like.content_length
 
     def get(self, name: bytes) -> bytes | None:
@@ -199,7 +200,7 @@ def checked_head(fields: Sequence[DecodedField]) -> RequestHead:
         problem = problem or "a pseudo-field is missing"
     length = values.get(b"content-length", b"0")
     if not length.isdigit() or len(length) > _DIGITS_MAX:
-        problem = problem or "content-length is no number"
+        problem = problem or "content-length is not a number"
         del values[b"content-length"]
     head = RequestHead(values, {}, ())
     head.problem = problem

@@ -1,7 +1,7 @@
 // The stock Go client, commanded by JSON lines.
 //
 // Each line on standard input is a command with an id; each line on standard output is the answer to
-// one, or an event that nobody asked for. Commands run side by side, since one may hang on purpose.
+// one, or an event without a request. Commands run side by side, since one may hang on purpose.
 // When the input ends, everything does.
 package main
 

@@ -175,11 +175,17 @@ const commands = {
   },
 };
 
+// The client tells the code of a refused recall only in its text.
+function codeInText(problem) {
+  const found = /\(code: (\d+)\)$/.exec(problem.message);
+  return found && Number(found[1]);
+}
+
 async function answer(command) {
   try {
     write({ id: command.id, ok: await commands[command.do](command) });
   } catch (problem) {
-    const code = Number.isInteger(problem.code) ? problem.code : null;
+    const code = Number.isInteger(problem.code) ? problem.code : codeInText(problem);
     const facts = { type: problem.name, message: String(problem.message), code };
     write({ id: command.id, error: facts });
   }

@@ -11,7 +11,7 @@ import java.util.concurrent.Executors;
  * Stock clients, commanded by JSON lines.
  *
  * <p>Each line on standard input is a command with an id; each line on standard output is the answer
- * to one, or an event that nobody asked for.  Commands run side by side, since one may hang on
+ * to one, or an event without a request.  Commands run side by side, since one may hang on
  * purpose.  When the input ends, everything does.
  */
 public final class Main {

@@ -6,7 +6,7 @@ import org.apache.rocketmq.client.exception.MQBrokerException;
 import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.common.message.Message;
 
-/** What 4.9 and 5.3 spell differently: a package that moved, a method that came later. */
+/** What 4.9 and 5.5 spell differently: a package that moved, a method that came later. */
 final class Versions {
     private Versions() {}
 

@@ -37,7 +37,8 @@ final class Driver {
         this.wire = wire;
     }
 
-    Map<String, Object> run(JsonObject command) throws ClientException, IOException {
+    Map<String, Object> run(JsonObject command)
+            throws ClientException, IOException, InterruptedException {
         return switch (text(command, "do")) {
             case "start_producer" -> startProducer(command);
             case "start_simple_consumer" -> startSimpleConsumer(command);
@@ -50,6 +51,7 @@ final class Driver {
             case "receive" -> receive(command);
             case "ack" -> ack(command);
             case "change_invisible" -> changeInvisible(command);
+            case "load" -> new Load(provider, command).run();
             case "stop" -> stop(command);
             default -> throw new UnsupportedOperationException("no command " + command);
         };
