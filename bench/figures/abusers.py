@@ -15,6 +15,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from bench.figures.grpc_abusers import GRPC_KINDS, Address, is_cut
+from bench.figures.grpc_requests import PULLED_TOPIC
 from escrowmq.protocol.remoting.codes import RequestCode
 from escrowmq.protocol.remoting.frames import encode_request
 from tests.unit.broker.test_limits import pulling
@@ -25,10 +27,6 @@ HALF_OPEN = 2_000
 SLOW_READERS = 256
 SLOW_PULLS = 64
 READ_BYTES = 1 << 20
-#: Topic that the pulls read; ``beside.py`` fills it before the abuse starts.
-PULLED_TOPIC = "pulled"
-
-Address = tuple[str, int]
 
 
 def garbage(address: Address) -> None:
@@ -66,11 +64,6 @@ def slow_readers(address: Address) -> None:
             one.sendall(pulls)
             ones.append(one)
         time.sleep(1)
-
-
-def is_cut(one: socket.socket) -> bool:
-    """Whether the other side has reset the connection."""
-    return one.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) != 0
 
 
 def sends(address: Address) -> None:
@@ -129,6 +122,7 @@ KINDS: dict[str, Callable[[Address], None]] = {
     "sends": sends,
     "many_sends": many_sends,
     "pulls": pulls,
+    **GRPC_KINDS,
 }
 
 if __name__ == "__main__":

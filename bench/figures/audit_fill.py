@@ -1,12 +1,13 @@
 """Fill a store with millions of transactions in minutes, for the audit benchmark.
 
-    python -m bench.figures.audit_fill STORE COUNT
+    python -m bench.figures.audit_fill STORE COUNT [FIRST]
 
 Each transaction has one message. Of every 100, 90 are committed, 9 are rolled back and 1 stays
 undecided. A command takes 27 µs per transaction, so only the first 100 transactions are made by
 commands. The store's own encoders make the frames of the others, and the replayer applies them by
 the thousand, as it does at a restart. The log is byte for byte what commands would have written;
-``tests/unit/store/test_audit_fill.py`` proves it.
+``tests/unit/store/test_audit_fill.py`` proves it. With FIRST, the store has that many transactions
+already, and the others are added.
 """
 
 from __future__ import annotations
@@ -37,13 +38,19 @@ COMMANDED = 100
 PART = 2_000
 
 
-def fill(place: Path, count: int, start_ms: int) -> None:
-    """Make a store with `count` transactions; the first one is held at `start_ms`."""
+def fill(place: Path, count: int, start_ms: int, *, begin: int = 0) -> None:
+    """Make a store with `count` transactions; the first one is held at `start_ms`.
+
+    With `begin`, the store has that many already, and the next one is held after the last record.
+    """
     store, _ = opened(place, durability="os")
-    command(store, range(min(count, COMMANDED)), start_ms)
+    if begin:
+        start_ms = store.last_at_ms + 1 - begin
+    else:
+        command(store, range(min(count, COMMANDED)), start_ms)
     replayer = Replayer(store)
     with no_collector():
-        for first in range(COMMANDED, count, PART):
+        for first in range(begin or COMMANDED, count, PART):
             frames = b"".join(framed(store, range(first, min(first + PART, count)), start_ms))
             offset = store.log.end
             store.log.append(frames, start_ms + first)
@@ -116,4 +123,6 @@ def framed(store: Store, numbers: range, start_ms: int) -> Iterator[bytes]:
 
 
 if __name__ == "__main__":
-    fill(Path(sys.argv[1]), int(sys.argv[2]), time.time_ns() // 1_000_000 - int(sys.argv[2]))
+    wanted = int(sys.argv[2])
+    held_at_ms = time.time_ns() // 1_000_000 - wanted
+    fill(Path(sys.argv[1]), wanted, held_at_ms, begin=int(sys.argv[3]) if sys.argv[3:] else 0)

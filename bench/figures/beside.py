@@ -1,4 +1,7 @@
-"""Latency of an ordinary client, alone and beside each kind of abuse."""
+"""Latency of an ordinary client, alone and beside each kind of abuse.
+
+Abuse of the gRPC port is measured with an ordinary client of each protocol.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,14 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain
+from typing import Protocol
 
-from bench.figures.abusers import KINDS, PULLED_TOPIC, pull_block
+from bench.figures.abusers import KINDS, pull_block
 from bench.figures.common import report, scratch
+from bench.figures.grpc_abusers import GRPC_KINDS
+from bench.figures.grpc_requests import PULLED_TOPIC, message
+from bench.figures.grpc_wire import WireClient
+from escrowmq.protocol.grpc.messages import SendMessageRequest
 from escrowmq.protocol.remoting.frames import FrameSplitter, encode_request
 from tests.fuzz.served import Served, served
 from tests.unit.broker.wire import SEND, sending
@@ -22,6 +30,32 @@ MEASURED_S = 2.0
 #: Time for the abuse to reach its full rate.
 WARM_UP_S = 1.0
 PULLED = 64
+
+
+class Waiting(Protocol):
+    """A client that sends one message at a time and waits for each answer."""
+
+    def waits(self, seconds: float) -> list[float]:
+        """Send messages for this many seconds; return the latency of each in milliseconds."""
+        ...
+
+
+class OrdinaryGrpc:
+    """A gRPC client that sends one message at a time and waits for each answer."""
+
+    def __init__(self, address: str) -> None:
+        self._wire = WireClient(address, "bench-ordinary")
+
+    def waits(self, seconds: float) -> list[float]:
+        """Send messages for this many seconds; return the latency of each in milliseconds."""
+        sent = message(1, topic="ordinary-5")
+        request = SendMessageRequest(messages=[sent])
+        found = []
+        until = time.perf_counter() + seconds
+        while (started := time.perf_counter()) < until:
+            self._wire.ask("SendMessage", request)
+            found.append((time.perf_counter() - started) * 1e3)
+        return found
 
 
 class Ordinary:
@@ -55,7 +89,8 @@ class Ordinary:
 @contextmanager
 def abused(kind: str, broker: Served) -> Iterator[None]:
     """Run one kind of abuse during the block."""
-    command = [sys.executable, "-m", "bench.figures.abusers", kind, broker.address]
+    address = broker.grpc_address if kind in GRPC_KINDS else broker.address
+    command = [sys.executable, "-m", "bench.figures.abusers", kind, address]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:  # noqa: S603 - our own module
         try:
             assert process.stdout is not None
@@ -72,17 +107,24 @@ def run(kinds: Iterable[str] = KINDS) -> None:
         for kind in kinds:
             place = path / kind
             place.mkdir()
-            with served(place) as broker:
-                beside(kind, broker)
+            with served(place, grpc_port=0) as broker:
+                filler = Ordinary(broker.address)
+                fill(filler)
+                beside(kind, broker, filler, "remoting")
+                if kind in GRPC_KINDS:
+                    beside(kind, broker, OrdinaryGrpc(broker.grpc_address), "grpc")
 
 
-def beside(kind: str, broker: Served) -> None:
-    """Measure alone and beside the abuse in turn."""
-    client = Ordinary(broker.address)
+def fill(client: Ordinary) -> None:
+    """Send the messages that harmful clients pull."""
     big = encode_request(SEND, 1, header=sending(PULLED_TOPIC), body=bytes(4_096))
     for _ in range(PULLED):
         client.ask(big)
     client.ask(pull_block(1))
+
+
+def beside(kind: str, broker: Served, client: Waiting, protocol: str) -> None:
+    """Measure alone and beside the abuse in turn."""
     client.waits(0.5)
     alone, along = [], []
     for _ in range(ROUNDS):
@@ -98,6 +140,7 @@ def beside(kind: str, broker: Served) -> None:
         f"beside_{kind}_p50_ratio",
         statistics.median(ratios),
         "x",
+        client=protocol,
         alone_p50_ms=_at(all_alone, 0.5),
         alone_p99_ms=_at(all_alone, 0.99),
         beside_p50_ms=_at(all_along, 0.5),
