@@ -70,7 +70,7 @@ format: $(VENV)/dev.stamp ## Put the code into shape
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-bench: $(VENV)/$(if $(filter pipeline,$(NAME)),spark,$(if $(filter grpc,$(NAME)),dev,base)).stamp ## Print figures, one JSON object per line: make bench NAME=store
+bench: $(VENV)/$(if $(filter pipeline,$(NAME)),spark,$(if $(filter grpc peers state,$(NAME)),dev,base)).stamp ## Print figures, one JSON object per line: make bench NAME=store
 	$(BIN)/python -m bench.$(NAME) $(ARGS)
 
 first-hour: $(VENV)/base.stamp ## Seconds from git clone to the first transactional message, without and with Spark; downloads once
@@ -92,6 +92,7 @@ borders: $(VENV)/spark.stamp ## Hunt at the borders with fresh seeds: every driv
 docs: $(VENV)/base.stamp ## Write the generated reference pages again
 	$(BIN)/python -m tools.reference docs/reference
 	$(BIN)/python -m tests.conformance.table docs/reference/conformance.md
+	$(BIN)/python -m tests.conformance.claims docs/reference/claims.md
 
 site: $(VENV)/dev.stamp ## Build the documentation's site into build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

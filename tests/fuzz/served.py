@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.interop.child import Usage, usage
 
 STOP_TIMEOUT_S = 60
-ADDRESS = re.compile(r"name=(\S+) broker=(\S+) ")
+ADDRESS = re.compile(r"name=(\S+) broker=(\S+)(?: grpc=(\S+))? ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,8 @@ class Served:
     #: The name server's address, for producers and consumers.
     name_address: str
     log: Path
+    #: The address for gRPC clients; empty if there is no port for them.
+    grpc_address: str = ""
 
     def usage(self) -> Usage:
         """Return the memory and CPU time used so far."""
@@ -55,8 +57,8 @@ class Served:
 
 
 @contextmanager
-def served(directory: Path, *settings: str) -> Iterator[Served]:
-    """Start a broker with its data and its log below the directory."""
+def served(directory: Path, *settings: str, grpc_port: int = -1) -> Iterator[Served]:
+    """Start a broker with its data and its log below the directory; a port of 0 means any."""
     log = directory / "log"
     flags = [flag for setting in settings for flag in ("--set", setting)]
     command = [sys.executable, "-m", "escrowmq.cli.main", "serve", "--port", "0"]
@@ -64,7 +66,7 @@ def served(directory: Path, *settings: str) -> Iterator[Served]:
         "--name-port",
         "0",
         "--grpc-port",
-        "-1",
+        str(grpc_port),
         "--data-dir",
         str(directory / "data"),
         *flags,
@@ -77,6 +79,6 @@ def served(directory: Path, *settings: str) -> Iterator[Served]:
         try:
             found = ADDRESS.search(process.stdout.readline())
             assert found is not None, log.read_text(encoding="utf-8")
-            yield Served(process, found[2], found[1], log)
+            yield Served(process, found[2], found[1], log, found[3] or "")
         finally:
             process.kill()

@@ -112,7 +112,7 @@ def day_of_late_commits(driver: Driver) -> None:
 
 
 def last_day(driver: Driver) -> None:
-    """What is still open, Spark batches, and a few frames after the last checkpoint."""
+    """Open transactions, Spark batches, and a few frames after the last checkpoint."""
     driver.hold("undecided", message("undecided", deliver_after_ms=MINUTE), number=0)
     driver.hold("undecided", message("more of it"), number=1)
     driver.do(Park(half_offset=driver.hold("parked").half_offset, reason="by hand"))

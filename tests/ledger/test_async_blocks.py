@@ -249,7 +249,7 @@ async def test_a_task_cancelled_in_its_commit_leaves_it_to_the_check(
     assert (answer, async_postgres_shop.orders()) in [(COMMITTED, {1}), (ROLLED_BACK, set())]
 
 
-async def test_what_cannot_work_is_refused_at_once(shop: Shop) -> None:
+async def test_unusable_databases_and_sessions_are_refused_at_once(shop: Shop) -> None:
     engine = shop.async_engine()
     for thing in (object(), engine, engine.sync_engine):
         with refused("database_unsupported"):

@@ -225,7 +225,7 @@ async def test_a_transaction_that_was_ended_inside_is_found_at_the_end(
         assert there.paid() == set()
 
 
-async def test_what_is_refused_at_the_beginning_leaves_no_transaction_open(
+async def test_a_refusal_at_the_beginning_leaves_no_transaction_open(
     asyncpg_shop: Shop,
 ) -> None:
     async with driver(asyncpg_shop) as db:

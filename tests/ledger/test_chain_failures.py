@@ -208,12 +208,12 @@ async def test_a_mix_of_sync_and_async_is_refused(shop: Shop) -> None:
                     pytest.fail("a plain producer would hold the loop")
         block = consumer.transaction(db, delivery(), producer=plain)
         with refused("database_unsupported"), block:
-            pytest.fail("nobody would await the database")
+            pytest.fail("no code would await the database")
     with driver_hand(shop) as hand:
         for mixed in (consumer, others):
             unawaited = mixed.transaction(hand.db, delivery(), producer=awaited)
             with refused("sync_and_async_mixed"), unawaited:
-                pytest.fail("nobody would await the producer")
+                pytest.fail("no code would await the producer")
         with refused("database_unsupported"):
             async with others.transaction(hand.db, delivery(), producer=awaited):
                 pytest.fail("the database would hold the loop")

@@ -137,7 +137,7 @@ def test_an_odd_row_is_unknown_and_stays_as_it_is(
 
 
 @pytest.mark.parametrize("illegal", ["", "x" * 256, "nul\0", "half \ud800", "line\n"])
-def test_an_illegal_id_spoils_nobody_elses_answer(shop: Shop, illegal: str) -> None:
+def test_an_illegal_id_spoils_no_other_answer(shop: Shop, illegal: str) -> None:
     key = commit_one(shop)
     found = shop.settle(overdue(key), overdue(illegal), overdue("good", group=illegal))
     assert found == {
@@ -222,7 +222,7 @@ def test_a_server_that_is_not_there_is_unknown(tmp_path: Path) -> None:
         "postgresql://shop:sesame@127.0.0.1/orders?nonsense=1",
     ],
 )
-def test_a_url_that_cannot_be_read_gives_its_password_to_nobody(
+def test_the_error_for_an_unreadable_url_hides_its_password(
     url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     ledger = SqlLedger(url)

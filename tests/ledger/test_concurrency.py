@@ -186,7 +186,7 @@ def test_in_sqlite_a_fence_meets_a_writer_and_waits_for_the_next_round(
     ("outcome", "answer"),
     [("committed", COMMITTED), ("rolled_back", ROLLED_BACK), ("odd", unknown("odd_row"))],
 )
-def test_what_comes_between_the_look_up_and_the_fence_is_what_counts(
+def test_an_outcome_written_between_look_up_and_fence_counts(
     shop: Shop, outcome: str, answer: LedgerAnswer
 ) -> None:
     key = new_id()

@@ -174,7 +174,7 @@ def test_a_redelivery_is_recognised_at_every_isolation_level(
         pytest.fail("its effect is there")
 
 
-async def test_what_was_recorded_long_ago_can_be_forgotten(shop: Shop) -> None:
+async def test_old_consumed_rows_can_be_forgotten(shop: Shop) -> None:
     with driver_hand(shop) as hand:
         for key in ("m-1", "m-2", "m-3"):
             with consumer.transaction(hand.db, delivery(key)):
@@ -258,13 +258,13 @@ def test_a_commit_inside_the_block_is_never_taken_for_the_whole_effect(
         if shop.orders():
             # sqlite3 has no hook, so half the effect is there, and the redelivery reports it.
             with refused("consumed_in_part"), consumer.transaction(hand.db, delivery()):
-                pytest.fail("nobody knows what is missing")
+                pytest.fail("the missing part is unknown")
         else:
             with consumer.transaction(hand.db, delivery()):
                 hand.place(1)
 
 
-def test_what_is_refused_at_once(shop: Shop) -> None:
+def test_unusable_deliveries_and_databases_are_refused_at_once(shop: Shop) -> None:
     with driver_hand(shop) as hand, refused("no_message"):
         consumer.transaction(hand.db)
     with refused("database_unsupported"), consumer.transaction(object(), delivery()):

@@ -124,19 +124,19 @@ def test_a_commit_of_what_is_absent_is_never_written_into_the_ledger(
     assert shop.outcomes() == {}
 
 
-def test_a_ledger_that_nobody_gave_is_against_it(calls: NativeCalls) -> None:
+def test_a_missing_ledger_prevents_the_decision(calls: NativeCalls) -> None:
     key = hold(calls, "somewhere else")
     with pytest.raises(RequestRefused, match=r"against_ledger.*says='not_given'"):
         by_hand(calls, None, key, ROLLBACK)
     assert by_hand(calls, None, key, ROLLBACK, force=True).decided == "rolled_back"
 
 
-def test_what_has_no_ledger_is_decided_as_it_is_said(calls: NativeCalls) -> None:
+def test_a_transaction_without_a_ledger_is_decided_as_the_operator_says(calls: NativeCalls) -> None:
     key = hold(calls, "")
     answer = by_hand(calls, None, key, COMMIT)
     assert (answer.decided, answer.decided_by) == ("committed", "ada by hand: asked the customer")
 
 
-def test_what_nobody_knows_is_refused(calls: NativeCalls) -> None:
+def test_an_unknown_transaction_is_refused(calls: NativeCalls) -> None:
     with refused("transaction_unknown", "no_such_half_message"):
         by_hand(calls, None, "never held", COMMIT)

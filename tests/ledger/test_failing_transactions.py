@@ -24,7 +24,7 @@ from tests.unit.broker.wire import eventually
 from tests.unit.logged import events
 
 
-async def test_what_the_broker_refuses_rolls_the_database_back(shop: Shop, tmp_path: Path) -> None:
+async def test_a_refusal_of_the_broker_rolls_the_database_back(shop: Shop, tmp_path: Path) -> None:
     async with market(shop, tmp_path) as there:
 
         def sell() -> None:
@@ -136,7 +136,7 @@ async def test_a_commit_that_the_database_refuses_rolls_the_messages_back(
     shop.run("DROP TABLE items")
 
 
-async def test_one_who_was_fenced_rolls_back_and_is_never_heard_of(
+async def test_a_fenced_block_rolls_back_and_its_message_never_comes(
     shop: Shop, tmp_path: Path
 ) -> None:
     async with market(shop, tmp_path) as there:

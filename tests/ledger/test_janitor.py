@@ -62,7 +62,7 @@ def test_an_old_fence_of_an_undecided_transaction_stays(shop: Shop) -> None:
     assert shop.outcomes() == {key: "rolled_back"}
 
 
-def test_a_row_that_nobody_of_ours_wrote_stays(shop: Shop) -> None:
+def test_a_row_of_another_program_stays(shop: Shop) -> None:
     good = add(shop, "committed")
     shop.run(f"INSERT INTO escrowmq_ledger VALUES ('x\n{good[0]}', 'odd', 'committed', 1)")
     broker = Broker({f"x\n{good[0]}": LedgerOutcome.COMMITTED})
@@ -91,7 +91,7 @@ def test_a_large_ledger_is_swept_in_bounded_steps(shop: Shop) -> None:
     assert shop.outcomes() == {}
 
 
-def test_what_a_broker_that_is_gone_did_not_confirm_stays(shop: Shop) -> None:
+def test_rows_stay_if_the_broker_goes_before_it_confirms_them(shop: Shop) -> None:
     keys = add(shop, "committed", count=2 * PAGE_ROWS_MAX)
     broker = Broker(dict.fromkeys(keys, LedgerOutcome.COMMITTED))
     broker.chunks_max = 1

@@ -193,7 +193,7 @@ def test_a_consumers_block_is_recorded_for_the_test(shop: Shop) -> None:
     assert (shop.orders(), consumed(shop)) == (set(), set())
 
 
-def test_what_joins_no_transaction_of_a_test_is_refused(shop: Shop) -> None:
+def test_a_session_that_joins_no_transaction_of_a_test_is_refused(shop: Shop) -> None:
     engine = shop.engine()
     mode = "create_savepoint"
     with engine.connect() as connection, Session(engine) as plain:

@@ -91,7 +91,7 @@ def test_a_server_that_refuses_us_is_unnamed(postgres_shop: Shop) -> None:
     assert known == KnownLedgers(unnamed={"shop": "ledger_unreachable"})
 
 
-def test_a_database_that_says_nothing_holds_up_nobody(
+def test_a_silent_database_delays_no_other(
     file_shop: Shop, deaf: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ledgers_module, "WAIT_S", 0.2)
@@ -102,7 +102,7 @@ def test_a_database_that_says_nothing_holds_up_nobody(
     assert time.monotonic() - began_s < 2
 
 
-def test_what_is_new_is_logged_once_and_without_its_password(
+def test_a_new_ledger_is_logged_once_and_without_its_password(
     file_shop: Shop, deaf: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(ledgers_module, "WAIT_S", 0.2)

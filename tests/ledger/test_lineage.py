@@ -89,7 +89,7 @@ def with_our_tools(_data: Path, to: Path, broker: InProcessBroker) -> None:
 
 
 @pytest.mark.parametrize("take_copy", [raw_copy, with_our_tools])
-def test_what_was_swept_after_a_backup_is_parked_and_never_fenced(
+def test_rows_swept_after_a_backup_are_parked_and_never_fenced(
     shop: Shop, tmp_path: Path, take_copy: Callable[[Path, Path, InProcessBroker], None]
 ) -> None:
     """Without the mark, a false fence would roll back the committed order."""

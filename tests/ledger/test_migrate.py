@@ -289,7 +289,7 @@ def test_an_old_and_a_new_sdk_share_a_ledger(old: Shop, tmp_path: Path, run: Run
         assert old.outcomes().keys() == {"paid", "lost"}
 
 
-def test_what_an_old_sdk_swept_at_an_old_broker_is_never_fenced(
+def test_rows_that_an_old_sdk_swept_at_an_old_broker_are_never_fenced(
     old: Shop, tmp_path: Path, run: Run
 ) -> None:
     """A store of format 1 was copied; later its transaction was decided, and its row swept."""

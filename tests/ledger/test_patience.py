@@ -37,7 +37,7 @@ def test_a_lock_on_one_row_leaves_only_that_one_unknown(postgres_shop: Shop) -> 
     assert postgres_shop.settle(overdue(locked)) == {locked: COMMITTED}
 
 
-def test_what_is_locked_for_long_does_not_hold_up_the_others(
+def test_a_row_locked_for_long_does_not_delay_the_others(
     postgres_shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checks, "CHUNK_ROWS_MAX", 16)

@@ -80,7 +80,7 @@ async def test_checks_that_come_together_are_answered_as_a_set(
 
 
 @pytest.mark.parametrize("now_ms", [None, 1_700_000_000_000], ids=["same clock", "years behind"])
-async def test_what_is_not_overdue_by_store_time_is_not_fenced(
+async def test_a_transaction_not_overdue_by_store_time_is_not_fenced(
     shop: Shop, tmp_path: Path, now_ms: int | None
 ) -> None:
     async with market(shop, tmp_path, is_on_time=True, now_ms=now_ms) as there:

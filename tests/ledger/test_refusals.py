@@ -240,7 +240,7 @@ def test_the_longest_names_are_kept_whole(shop: Shop) -> None:
     assert shop.settle(overdue(key, group=group)) == {key: COMMITTED}
 
 
-def test_what_is_no_connection_is_refused(shop: Shop) -> None:
+def test_an_object_that_is_no_connection_is_refused(shop: Shop) -> None:
     for thing in (object(), shop.engine(), "sqlite://", None):
         with refused("database_unsupported"):
             begin(shop, thing, new_id())

@@ -146,12 +146,12 @@ def test_there_is_no_text_for_a_database_that_no_ledger_can_be_in(dialect: str) 
     ],
     ids=["oracle", "text", "number", "none", "odd factory", "connection", "no path", "memory"],
 )
-def test_what_is_no_database_is_refused(database: Any) -> None:
+def test_an_object_that_is_no_database_is_refused(database: Any) -> None:
     with refused("database_unsupported"):
         SqlLedger(database).uuid()
 
 
-def test_a_dialect_that_nobody_knows_is_refused() -> None:
+def test_an_unknown_dialect_is_refused() -> None:
     with refused("database_unsupported"):
         table.ddl("oracle")
 

@@ -168,7 +168,7 @@ async def test_the_callers_rollback_takes_the_messages_back(shop: Shop, tmp_path
         assert shop.orders() == there.paid() == set()
 
 
-async def test_a_caller_who_catches_the_blocks_error_cannot_commit_half_of_it(
+async def test_a_caller_that_catches_the_blocks_error_cannot_commit_half_of_it(
     shop: Shop, tmp_path: Path
 ) -> None:
     async with market(shop, tmp_path) as there:
@@ -188,9 +188,7 @@ async def test_a_caller_who_catches_the_blocks_error_cannot_commit_half_of_it(
         assert shop.orders() == there.paid() == set()
 
 
-async def test_a_commit_inside_the_block_is_refused_whoever_would_commit(
-    shop: Shop, tmp_path: Path
-) -> None:
+async def test_every_commit_inside_the_block_is_refused(shop: Shop, tmp_path: Path) -> None:
     async with market(shop, tmp_path) as there:
 
         def sell() -> None:
@@ -214,7 +212,9 @@ async def test_a_commit_inside_the_block_is_refused_whoever_would_commit(
         assert shop.orders() == there.paid() == set()
 
 
-async def test_what_could_not_be_kept_is_refused_at_once(shop: Shop, tmp_path: Path) -> None:
+async def test_promises_that_could_not_be_kept_are_refused_at_once(
+    shop: Shop, tmp_path: Path
+) -> None:
     async with market(shop, tmp_path) as there:
 
         def sell() -> None:

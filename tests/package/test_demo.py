@@ -84,6 +84,9 @@ def test_plain_messages_disagree_and_transactional_ones_do_not(tmp_path: Path) -
     # One kill hit between COMMIT and send, so the audit finds an order without its message.
     lost = [one for one in figures["audited"]["plain"]["findings"] if one["kind"] == "lost"]
     assert sum(one["total"] for one in lost) >= 1
+    # Another kill hit between send and COMMIT, so it finds a message without its order.
+    names = {one["name"] for one in figures["audited"]["plain"]["findings"]}
+    assert "message_without_business_row" in names
     assert all(count >= 1 for count in plain["wrong_effects"].values())
     assert figures["audited"]["transactional"]["findings"] == []
     assert transactional["paid"] == transactional["messages"] == 200

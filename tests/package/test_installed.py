@@ -120,7 +120,7 @@ def test_messages_are_sent_and_consumed_with_nothing_else_installed(
     run([base / "python", "-c", SMOKE], tmp_path)
 
 
-def test_what_needs_an_extra_says_which(base: Path, tmp_path: Path) -> None:
+def test_an_error_names_the_missing_extra(base: Path, tmp_path: Path) -> None:
     done = subprocess.run(
         [base / "escrowmq", "up", "--data-dir", tmp_path / "data"],
         capture_output=True,

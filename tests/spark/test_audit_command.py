@@ -91,7 +91,7 @@ def test_a_shop_whose_parts_agree_is_clean_until_one_does_not(
         assert "&lt;script&gt;" in page
 
 
-def test_what_cannot_be_compared_is_said_and_is_no_proof(
+def test_evidence_that_cannot_be_compared_is_reported_and_proves_nothing(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with opened_shop(spark, tmp_path) as shop:
@@ -130,7 +130,7 @@ def test_what_cannot_be_compared_is_said_and_is_no_proof(
         assert "comparison,lake,,FAILED,," in capsys.readouterr().out
 
 
-def test_what_was_not_asked_for_is_named_and_does_no_harm(
+def test_parts_left_out_of_an_audit_are_named_and_do_no_harm(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with opened_shop(spark, tmp_path) as shop:

@@ -146,7 +146,7 @@ def test_ranges_and_joins_find_the_same_and_nothing_where_nothing_is_wrong(
     assert {key[:2] for key in in_pieces} == {key[:2] for key in found}
 
 
-def test_what_was_compared_is_counted(spark: SparkSession) -> None:
+def test_compared_rows_are_counted(spark: SparkSession) -> None:
     world = World(seed=3, transactions=60)
     folded = fold_ranges(*frames(spark, [world]), {}, range_halves=32)
     counts: Counter[str] = Counter()

@@ -128,7 +128,7 @@ def test_a_table_that_is_gone_is_no_proof(spark: SparkSession, tmp_path: Path) -
         assert refused.value.code == "lake_missing"
 
 
-def test_what_the_lakes_own_retention_deleted_is_not_missed(
+def test_rows_deleted_by_the_lakes_own_retention_are_not_missing(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     with opened_shop(spark, tmp_path) as shop:

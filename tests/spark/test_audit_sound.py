@@ -79,7 +79,8 @@ def working(shop: Shop) -> Iterator[list[str]]:
 
 def all_compared(report: AuditReport) -> bool:
     compared = {one.compared for one in report.comparisons if not one.not_compared}
-    return compared == set(ComparedEvidence)
+    # No pipeline runs here, so there are no rounds to compare.
+    return compared == set(ComparedEvidence) - {ComparedEvidence.ROUNDS}
 
 
 def test_a_busy_day_is_sound_while_the_broker_goes_on(spark: SparkSession, tmp_path: Path) -> None:
@@ -101,7 +102,7 @@ def test_the_same_day_is_sound_by_plain_joins(spark: SparkSession, tmp_path: Pat
         assert report.findings == []
 
 
-def test_what_retention_and_a_janitor_took_is_told_and_not_found(
+def test_data_deleted_by_retention_and_a_janitor_is_reported_and_no_finding(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     with opened_shop(spark, tmp_path) as shop:

@@ -94,7 +94,7 @@ def test_a_table_that_is_not_there_yet_is_empty_and_has_its_columns(
     assert frame.collect() == []
 
 
-def test_what_was_read_does_not_change_when_more_is_committed(
+def test_a_read_table_does_not_change_when_more_is_committed(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     lake = Lake(tmp_path)

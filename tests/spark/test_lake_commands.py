@@ -233,5 +233,5 @@ def test_a_replay_of_nothing_publishes_nothing(
     assert json.loads(capsys.readouterr().out)["messages"] == 0
 
 
-def test_what_the_sink_sets_itself_is_left_out() -> None:
+def test_properties_that_the_sink_sets_are_left_out() -> None:
     assert set(_RESERVED.to_pylist()) <= set(lake_replay.LEFT_OUT)

@@ -39,5 +39,10 @@ def test_a_round_is_told_as_json_lines(
     told = capsys.readouterr()
     assert left.value.code == 0, told.err
     events = checked("pipeline", told.out)
-    assert [one["text"].split()[0] for one in events] == ["settled", "archived", "kept_up"]
+    assert [one["text"].split()[0] for one in events] == [
+        "settled",
+        "compared",
+        "archived",
+        "kept_up",
+    ]
     assert events[0]["facts"]["brokers"] == 1

@@ -23,6 +23,7 @@ from tests.spark.settle_shop import (
     LATE_S,
     Database,
     hold,
+    jobs_begun,
     ledgers,
     settle,
     states,
@@ -65,7 +66,7 @@ def test_a_ledger_decides_with_no_producer_online(
     assert settle(spark, broker, database).seen == 0
 
 
-def test_what_is_absent_before_its_deadline_waits(
+def test_a_transaction_without_a_row_waits_until_its_deadline(
     spark: SparkSession, broker: InProcessBroker, database: Database
 ) -> None:
     hold(broker, ["slow"], ledger=database.uuid)
@@ -77,7 +78,7 @@ def test_what_is_absent_before_its_deadline_waits(
     assert settle(spark, broker, database).committed == 1
 
 
-def test_what_is_not_due_is_only_counted(
+def test_transactions_that_are_not_due_are_only_counted(
     spark: SparkSession, broker: InProcessBroker, database: Database
 ) -> None:
     hold(broker, ["fresh", "young"], ledger=database.uuid)
@@ -89,11 +90,10 @@ def test_what_is_not_due_is_only_counted(
 def test_with_nothing_undecided_no_job_runs(
     spark: SparkSession, broker: InProcessBroker, database: Database
 ) -> None:
-    jobs = spark.sparkContext.statusTracker()
-    before = len(jobs.getJobIdsForGroup())
+    before = jobs_begun(spark)
     done = settle(spark, broker, database)
     assert (done.seen, done.brokers) == (0, 1)
-    assert len(jobs.getJobIdsForGroup()) == before
+    assert jobs_begun(spark) == before
 
 
 async def test_producers_are_asked_about_what_has_no_ledger_here(
@@ -118,7 +118,7 @@ async def test_producers_are_asked_about_what_has_no_ledger_here(
         assert (done.seen, done.waiting, done.asked) == (2, 2, 0)
 
 
-def test_with_nobody_online_nothing_is_sent_and_nothing_counted(
+def test_without_a_producer_online_no_check_is_sent_or_counted(
     spark: SparkSession, broker: InProcessBroker
 ) -> None:
     hold(broker, ["a", "b"])
@@ -151,7 +151,7 @@ def test_a_group_is_asked_within_its_budget_and_what_waited_longest_first(
         assert (done.asked, done.over_budget) == (2, 1)
 
 
-def test_what_was_asked_too_often_or_is_too_old_is_parked_with_an_alert(
+def test_transactions_asked_too_often_or_too_old_are_parked_with_an_alert(
     spark: SparkSession, caplog: pytest.LogCaptureFixture
 ) -> None:
     policy = CheckPolicy(checks_max=1, park_after_ms=3_600_000)

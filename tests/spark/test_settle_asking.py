@@ -38,7 +38,7 @@ def database(tmp_path: Path) -> Database:
     return Database(path=tmp_path / "shop.db")
 
 
-async def test_who_sent_a_half_message_is_asked_first(
+async def test_the_sender_of_a_half_message_is_asked_first(
     spark: SparkSession, broker: InProcessBroker
 ) -> None:
     heard: list[tuple[str, bytes]] = []

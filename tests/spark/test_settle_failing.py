@@ -73,7 +73,7 @@ def test_bad_ledgers_decide_nothing_and_the_good_one_decides(
     assert shops["down"].outcomes() == {"down there": "committed"}
 
 
-def test_a_pipeline_that_starts_while_a_ledger_is_down_waits_and_asks_nobody(
+def test_a_pipeline_that_starts_while_a_ledger_is_down_waits_and_asks_no_producer(
     spark: SparkSession, broker: InProcessBroker, database: Database, tmp_path: Path
 ) -> None:
     """A producer's "unknown" would count as a check, and healthy transactions would be parked."""

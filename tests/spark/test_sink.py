@@ -192,7 +192,7 @@ def test_an_abort_after_a_commit_undoes_nothing(
     assert broker.undecided() == []
 
 
-def test_an_abort_that_finds_nobody_does_not_hide_why(
+def test_a_failing_abort_does_not_hide_the_lost_answer(
     spark: SparkSession, broker: InProcessBroker
 ) -> None:
     """The connection to the broker breaks at the commit."""

@@ -249,7 +249,7 @@ def test_a_driver_that_comes_too_late_is_refused_as_a_whole(
     assert bodies(*brokers) == each_once()
 
 
-def test_what_nobody_comes_back_for_is_given_up_everywhere_after_a_day(
+def test_an_abandoned_batch_is_rolled_back_on_every_broker_after_a_day(
     spark: SparkSession, brokers: list[InProcessBroker]
 ) -> None:
     write_and_die(rows(spark), brokers, "check.after", **NAMED)

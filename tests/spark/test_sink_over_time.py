@@ -54,7 +54,7 @@ def test_a_job_of_three_hours_commits_what_it_held_at_first(
     assert broker.undecided() == []
 
 
-def test_what_nobody_comes_back_for_is_given_up_after_a_day(
+def test_an_abandoned_batch_is_rolled_back_after_a_day(
     spark: SparkSession, broker: InProcessBroker, tmp_path: Path
 ) -> None:
     stream = Stream(spark, tmp_path, broker.broker_address)

@@ -186,7 +186,7 @@ def test_an_odd_message_comes_with_its_problem(
         ({"broker": "127.0.0.1:1", "retryMs": "0"}, "broker_unreachable"),
     ],
 )
-def test_what_is_wrong_is_said(
+def test_wrong_options_are_named(
     spark: SparkSession, broker: InProcessBroker, options: dict[str, str | None], says: str
 ) -> None:
     with pytest.raises(Exception, match=says):

@@ -228,7 +228,7 @@ def test_states_are_words_and_waits_are_real_or_null(spark: SparkSession) -> Non
     assert all(row.wait_ms < 86_400_000 for row in rows if row.wait_ms is not None)
 
 
-def test_undecided_is_the_word_for_all_that_nobody_has_decided(spark: SparkSession) -> None:
+def test_undecided_covers_prepared_and_parked_transactions(spark: SparkSession) -> None:
     with InProcessBroker() as broker:
         day.live(broker.broker_address)
         reader = spark.read.format("escrowmq").options(

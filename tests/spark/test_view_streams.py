@@ -181,7 +181,7 @@ def forget(data: Path) -> None:
     store.close()
 
 
-def test_what_retention_has_deleted_is_an_error_unless_it_was_allowed(
+def test_data_deleted_by_retention_is_an_error_unless_it_was_allowed(
     stream: Driven, tmp_path: Path
 ) -> None:
     with InProcessBroker(data=tmp_path / "data") as broker:

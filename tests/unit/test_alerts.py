@@ -61,7 +61,7 @@ def test_every_rule_says_how_bad_it_is_and_what_to_do() -> None:
         assert above.lstrip().startswith("# "), f"{name}: say above it what to do"
 
 
-def test_what_must_be_watched_has_a_rule() -> None:
+def test_every_required_alert_has_a_rule() -> None:
     for name in (
         "escrowmq_oldest_undecided_seconds",
         "escrowmq_parked_total",

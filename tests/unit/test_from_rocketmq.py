@@ -76,6 +76,8 @@ NOT_OF_TOOLS = {
     "SEND_MESSAGE",
     "SEND_BATCH_MESSAGE",
     "END_TRANSACTION",
+    "RECALL_MESSAGE",
+    "NOTIFICATION",
     "LITE_PULL_MESSAGE",
     "QUERY_CONSUMER_OFFSET",
     "GET_EARLIEST_MSG_STORETIME",
@@ -134,7 +136,7 @@ def test_every_command_of_mqadmin_has_a_row() -> None:
     assert rows == {*MQADMIN_5.split(), *MQADMIN_4.split()}
 
 
-#: Commands that mqadmin of RocketMQ 5.3.3 lists when it is run without a command.
+#: Commands that mqadmin of RocketMQ 5.5.0 lists when it is run without a command.
 MQADMIN_5 = """
 updateTopic updateTopicList deleteTopic updateSubGroup updateSubGroupList setConsumeMode
 deleteSubGroup updateBrokerConfig updateTopicPerm topicRoute topicStatus topicClusterList
@@ -151,9 +153,10 @@ getControllerMetaData getControllerConfig updateControllerConfig electMaster
 cleanBrokerMetadata dumpCompactionLog getColdDataFlowCtrInfo updateColdDataFlowCtrGroupConfig
 removeColdDataFlowCtrGroupConfig setCommitLogReadAheadMode createUser updateUser deleteUser
 getUser listUser copyUser createAcl updateAcl deleteAcl getAcl listAcl copyAcl
-rocksDBConfigToJson checkRocksdbCqWriteProgress
+rocksDBConfigToJson checkRocksdbCqWriteProgress switchTimerEngine getBrokerLiteInfo
+getParentTopicInfo getLiteTopicInfo getLiteClientInfo getLiteGroupInfo triggerLiteDispatch
 """
-#: Commands of 4.9 that 5.3 no longer has.
+#: Commands of 4.9 that 5.5 no longer has.
 MQADMIN_4 = """
 updateAclConfig deleteAclConfig getAclConfig clusterAclConfigVersion updateGlobalWhiteAddr
 """

@@ -57,6 +57,7 @@ PIPELINE_MAY_IMPORT: dict[str, set[str]] = {
     "priority": set(),
     "config": {"priority"},
     "options": set(),
+    "brokers_round": set(),
     "spark_api": set(),
     "spark": {"config", "data_source"},
     "source": {"options", "spark_api"},
@@ -65,11 +66,12 @@ PIPELINE_MAY_IMPORT: dict[str, set[str]] = {
     "data_source": {"options", "source", "views", "sink"},
     "lake": set(),
     "archive": {"data_source", "lake", "source", "spark_api", "views"},
-    "settle": {"sink", "views"},
+    "settle": {"brokers_round", "sink", "views"},
     # HTML reports: style sheet, page frame, charts.
     "pages": set(),
     "audit": {"lake", "pages", "source", "views"},
-    "service": {"archive", "config", "lake", "priority", "settle", "spark"},
+    "compare": {"audit", "brokers_round", "lake", "source", "views"},
+    "service": {"archive", "compare", "config", "lake", "priority", "settle", "spark"},
 }
 
 #: The rooms of the other packages. Imports for type checkers only may also point upward.
@@ -84,34 +86,39 @@ PROTOCOL_MAY_IMPORT: dict[str, set[str]] = {
     "native": {"message", "remoting"},
     "look_up": {"message", "native"},
 }
+#: The commands of one subject each.
+COMMANDS = ("expiry_commands", "pause_command", "pop_commands", "recall_commands")
 TRANSACTION_MAY_IMPORT: dict[str, set[str]] = {
     "__init__": set(),
     "policy": set(),
     "pop_records": set(),
-    "records": {"pop_records"},
+    "recall_records": set(),
+    "records": {"pop_records", "recall_records"},
     "states": set(),
     "expiry_commands": set(),
     "pause_command": set(),
     "pop_commands": set(),
+    "recall_commands": set(),
     "rules": {"policy", "states"},
     "table": {"records", "states"},
-    "commands": {"expiry_commands", "pause_command", "pop_commands", "records", "states", "table"},
+    # The port of the state store.
+    "state_store": {"records", "states", "table"},
+    "commands": {*COMMANDS, "records", "states", "table"},
     "ledger_verdicts": {"commands", "rules"},
     "memory": {"pop_records", "records"},
     "decisions": {
+        *COMMANDS,
         "commands",
-        "expiry_commands",
         "memory",
-        "pause_command",
         "policy",
-        "pop_commands",
         "pop_records",
+        "recall_records",
         "records",
         "rules",
         "states",
         "table",
     },
-    "core": {"commands", "decisions", "memory", "records", "states", "table"},
+    "core": {"commands", "decisions", "memory", "recall_records", "records", "states", "table"},
 }
 STORE_MAY_IMPORT: dict[str, set[str]] = {
     "__init__": set(),
@@ -123,20 +130,15 @@ STORE_MAY_IMPORT: dict[str, set[str]] = {
     "queue": {"disk"},
     "table": {"disk", "queue"},
     "reading": {"disk", "index", "log", "queue"},
+    # Adapters of the state store, then what all of them share.
+    "mapped": {"disk"},
+    "sql": {"disk"},
+    "states": {"disk", "mapped", "sql"},
     "retention": {"disk", "log"},
     "checkpoint": {"disk", "index", "queue", "table"},
     "store": {"checkpoint", "disk", "index", "log", "queue", "table"},
-    "recovery": {"checkpoint", "config", "disk", "log", "queue", "store", "table"},
-    "repair": {
-        "checkpoint",
-        "disk",
-        "index",
-        "log",
-        "queue",
-        "recovery",
-        "retention",
-        "table",
-    },
+    "recovery": {"checkpoint", "config", "disk", "log", "queue", "states", "store", "table"},
+    "repair": {"checkpoint", "disk", "index", "log", "queue", "recovery", "retention", "table"},
 }
 BROKER_MAY_IMPORT: dict[str, set[str]] = {
     "__init__": set(),
@@ -149,8 +151,8 @@ BROKER_MAY_IMPORT: dict[str, set[str]] = {
     "checks": {"net", "state", "write"},
     "native": {"checks", "net", "periodic", "pop", "state", "write"},
     # RocketMQ's tools get the status that native requests define.
-    "rocketmq": {"native", "net", "pop", "state"},
-    "grpc": {"net", "pop", "state"},
+    "rocketmq": {"checks", "native", "net", "pop", "state"},
+    "grpc": {"checks", "net", "pop", "state"},
     "pages": {"native", "net", "state"},
     "watch": {"native", "periodic"},
     "broker": {"checks", "grpc", "native", "net", "pop", "rocketmq", "state", "write"},

@@ -66,7 +66,7 @@ def test_the_sdist_holds_what_is_needed_to_build_and_test(built: Path) -> None:
     assert not {name for name in tops if name.startswith(".")} - {".gitignore"}
 
 
-def test_what_the_index_tells_of_it_is_true(built: Path) -> None:
+def test_the_metadata_of_the_package_are_true(built: Path) -> None:
     told = metadata(built)
     assert told["License-Expression"] == "Apache-2.0"
     assert set(told.get_all("Provides-Extra", [])) == {"dev", "postgres", "spark", "sql"}

@@ -16,7 +16,7 @@ _HEAD = """\
 Written by `make docs` from the code; edit `cli/rocketmq/names.py` and `cli/rocketmq/left_out.py`
 instead.
 
-This page lists the keys of a RocketMQ broker's file, of versions 4.0 to 5.3, and what replaces them
+This page lists the keys of a RocketMQ broker's file, of versions 4.0 to 5.5, and what replaces them
 here. `escrowmq config import broker.conf` converts such a file
 ([example](../guide/from-rocketmq.md#settings)). A key that the file does not have gets our default,
 so compare the defaults where they differ. The guide explains the [times of

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from escrowmq.broker.checks.budget import CheckBudget
 from escrowmq.broker.checks.checking import CheckFrames, Checking
 from escrowmq.broker.checks.contradictions import Contradictions
-from escrowmq.broker.checks.end_log import EndLog
+from escrowmq.broker.checks.endings import Endings
 from escrowmq.broker.checks.leading import Leadership
 from escrowmq.broker.checks.ledger_passes import LedgerPasses, LookUpPort
 from escrowmq.broker.checks.obeying import VerdictExecutor
@@ -18,6 +18,7 @@ from escrowmq.broker.native.admin import NativeAdmin, NativeHands
 from escrowmq.broker.native.attempts import NativeAttempts
 from escrowmq.broker.native.awaiting import Awaiting
 from escrowmq.broker.native.calls import CallHandling
+from escrowmq.broker.native.comparisons import Comparisons
 from escrowmq.broker.native.facts import NativeFacts
 from escrowmq.broker.native.finding import NativeFinding
 from escrowmq.broker.native.heartbeats import PipelineHeartbeats
@@ -39,10 +40,11 @@ from escrowmq.broker.rocketmq.assigning import Assigning
 from escrowmq.broker.rocketmq.ending import EndTransactionRequests
 from escrowmq.broker.rocketmq.group_tools import GroupTools
 from escrowmq.broker.rocketmq.heartbeats import Heartbeats
-from escrowmq.broker.rocketmq.offsets import OffsetRequests, OffsetResets, QueueLocks, QueueOffsets
+from escrowmq.broker.rocketmq.offsets import OffsetRequests, QueueLocks
 from escrowmq.broker.rocketmq.popping import PopRequests
 from escrowmq.broker.rocketmq.pulling import Pulling
 from escrowmq.broker.rocketmq.querying import Querying
+from escrowmq.broker.rocketmq.recalling import Recalling
 from escrowmq.broker.rocketmq.relaying import GroupNotices, Relaying
 from escrowmq.broker.rocketmq.retrying import Retrying
 from escrowmq.broker.rocketmq.routes import Routes
@@ -59,6 +61,7 @@ from escrowmq.broker.state.messages import REGION, Messages
 from escrowmq.broker.state.pipeline_life import PipelineLife
 from escrowmq.broker.state.queues import Queues
 from escrowmq.broker.state.reach import Reach
+from escrowmq.broker.state.recall_handles import RecallHandles, Recalls
 from escrowmq.broker.write.meta_writing import MetaWriting
 from escrowmq.broker.write.releasing import Releasing
 from escrowmq.broker.write.retaining import Retaining
@@ -100,6 +103,8 @@ class Broker:
     groups: Groups
     identity: Identity
     vitals: Vitals
+    #: Secret of the ids that clients send back.
+    key: bytes = field(repr=False)
 
     def __post_init__(self) -> None:
         store, writer, meta, clock = self.store, self.writer, self.meta, self.clock
@@ -109,11 +114,10 @@ class Broker:
         self.counts = BrokerCounts(store)
         self.signs = PipelineSigns()
         self.contradictions = Contradictions()
-        self.end_log = EndLog()
         self.ledger_reports = LedgerReports()
+        self.comparisons = Comparisons(clock)
         self.life = PipelineLife()
-        policy = store.core.policy
-        self.leadership = Leadership(policy, clock, self.life, self.ledger_reports)
+        self.leadership = Leadership(store.core.policy, clock, self.life, self.ledger_reports)
         self.clients: Clients[ClientLink] = Clients()
         clients = self.clients
         self.notices = GroupNotices(clients)
@@ -126,11 +130,14 @@ class Broker:
         self.retaining = self._retaining()
         self.releasing = Releasing(store, writer, clock)
         self.answering = Answering(store, writer)
+        self.endings = Endings(self.answering, self.contradictions)
+        self.recall_handles = RecallHandles(identity.name, self.key)
+        self.recalls = Recalls(self.recall_handles, store, topics)
         self.awaiting = Awaiting(store=store, writer=writer, clock=clock, signs=self.signs)
         self.uses = uses = Uses(core=store.core, clients=clients)
         self.expiring = Expiring(uses, store, writer, clock, topics, groups, meta, queues)
         frames = CheckFrames(store, clock, identity, self.notices.next_opaque)
-        budget = CheckBudget(policy)
+        budget = CheckBudget(store.core.policy)
         self.checking = Checking(
             store, writer, clients, self.contradictions, self.answering, frames, budget
         )
@@ -139,7 +146,7 @@ class Broker:
         self.messages = Messages(topics=topics, clock=clock, cluster=identity.cluster)
         self.popping = self._popping()
         places = self.popping.places
-        self.offsets = GroupOffsets(catalog, meta, queues, reach, places.is_popped)
+        self.offsets = GroupOffsets(catalog, meta, queues, reach, uses, places.is_popped)
         self.pulling = Pulling(
             groups, topics, clients, queues, self.offsets, places, reach, uses, self.counts
         )
@@ -148,7 +155,7 @@ class Broker:
             clients=clients, reader=self.reader, next_opaque=self.notices.next_opaque
         )
         self._cataloging = Cataloging(meta, groups, self.pulling, self.popping, reach, self.counts)
-        calls = CallHandling(store, writer, clock, self.answering)
+        calls = CallHandling(clock, self.answering)
         #: Exist once the broker serves gRPC clients.
         self.grpc_pulling: GrpcPulling | None = None
         self.telemetry: GrpcTelemetry | None = None
@@ -158,8 +165,13 @@ class Broker:
         for part in (*self._native_parts(), *self._native_lists()):
             self._handlers.update(calls.handlers_of(part))
         self.counts.rpcs.codes = self._handlers
+        self._begin_with(writer)
+
+    def _begin_with(self, writer: Writer) -> None:
         writer.on_visible = self._visible
         writer.on_durable = self._durable
+        if writer.following is not None:
+            writer.following.begin()
 
     # Parts. Each has another type, so the type checker sees a part in a wrong place.
 
@@ -199,17 +211,27 @@ class Broker:
         identity = self.identity
         sent = SentAnswers(identity.store_host, REGION)
         return (
-            Sending(answering, clock, groups, topics, self.messages, self.locks, identity, sent),
-            EndTransactionRequests(answering, self.contradictions, self.end_log),
-            Retrying(answering, clock, groups, topics, self.reader),
+            Sending(
+                answering,
+                groups,
+                topics,
+                clock,
+                self.messages,
+                self.locks,
+                identity,
+                sent,
+                self.store,
+                self.recall_handles,
+            ),
+            EndTransactionRequests(self.endings),
+            Recalling(answering, self.recalls),
+            Retrying(answering, groups, topics, clock, self.reader),
             Routes(self.catalog, topics, self.uses, identity),
-            QueueOffsets(self.queues, self.reach, topics),
             self.checking,
             self.heartbeats,
             self.pulling,
             PopRequests(self.popping),
-            Assigning(answering, clock, groups, topics, self.catalog, self.clients, identity),
-            OffsetRequests(self.offsets, topics, groups, self.uses),
+            Assigning(answering, groups, topics, self.catalog, self.clients, identity),
             self.locks,
         )
 
@@ -221,9 +243,9 @@ class Broker:
         return (
             Querying(self.store, self.reader),
             Administering(answering, self.store, clock, topics, queues, self.reach, identity),
-            GroupTools(answering, clock, groups, topics, self.clients, meta, queues, identity),
-            OffsetResets(
-                queues, topics, groups, meta, writing, self.notices, identity, self.popping.places
+            GroupTools(answering, groups, topics, clock, self.clients, meta, queues, identity),
+            OffsetRequests(
+                self.offsets, topics, groups, writing, self.notices, identity, self.popping.places
             ),
             self.relaying,
         )
@@ -243,6 +265,7 @@ class Broker:
             ),
             NativeAttempts(store),
             NativeLedgers(store, clock, self.ledger_reports),
+            self.comparisons,
             self.awaiting,
         )
 
@@ -253,7 +276,9 @@ class Broker:
         return (
             NativeFacts(partial(status, self), store, clock, self.checking, self.writer, topics),
             NativeRecords(store=store, reader=reader, clients=clients),
-            NativeReading(store=store, reader=reader, topics=topics, uses=self.uses),
+            NativeReading(
+                store=store, reader=reader, topics=topics, uses=self.uses, queues=self.queues
+            ),
             NativeFinding(store, reader),
             NativeAdmin(
                 store,
@@ -276,12 +301,13 @@ class Broker:
         self.rounds.ledger_work = passes
         return passes
 
-    def serve_grpc(self, place: GrpcPlace, key: bytes) -> GrpcMethods:
+    def serve_grpc(self, place: GrpcPlace) -> GrpcMethods:
         """Return the methods for RocketMQ's gRPC clients, which find the broker at this place."""
         # Imported here, because a broker without gRPC has no use for protobuf's 5 MB.
         from escrowmq.broker.grpc.ending import GrpcEnding
         from escrowmq.broker.grpc.orphans import OrphanCommands
         from escrowmq.broker.grpc.pulling import GrpcPulling
+        from escrowmq.broker.grpc.recalling import GrpcRecalling
         from escrowmq.broker.grpc.receiving import GrpcReceiving
         from escrowmq.broker.grpc.renewing import Renewals
         from escrowmq.broker.grpc.routing import GrpcRouting
@@ -292,7 +318,7 @@ class Broker:
 
         answering, store, clock = self.answering, self.store, self.clock
         topics, groups = self.topics, self.groups
-        ids = TransactionIds(key)
+        ids = TransactionIds(self.key)
         self.checking.encoders[ClientDialect.GRPC] = OrphanCommands(store, ids).encode
         renewals = Renewals(self.popping, clock)
         told = self.heartbeats.tell_changed
@@ -302,8 +328,11 @@ class Broker:
             groups, topics, self.queues, self.offsets, self.uses, telemetry, self.counts
         )
         parts = (
-            GrpcSending(answering, store, clock, self.messages, telemetry, ids),
-            GrpcEnding(answering, store, self.contradictions, self.end_log, ids),
+            GrpcSending(
+                answering, store, clock, self.messages, telemetry, ids, self.recall_handles
+            ),
+            GrpcRecalling(answering, self.recalls),
+            GrpcEnding(self.endings, store, ids),
             GrpcRouting(topics, groups, self.uses, place),
             GrpcReceiving(self.popping, telemetry, renewals),
             self.grpc_pulling,
@@ -316,11 +345,10 @@ class Broker:
         if self.telemetry is not None:
             self.telemetry.sweep()
 
-    def drain_grpc(self) -> None:
+    def drain(self) -> None:
         """Answer the long polls, and end the telemetry streams, before the broker stops."""
-        self.popping.polls.end()
-        if self.grpc_pulling is not None:
-            self.grpc_pulling.polls.end()
+        for polls in self._polls():
+            polls.end()
         if self.telemetry is not None:
             self.telemetry.close()
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from escrowmq.model.bounds import check_bounds, check_choice, check_order
-from escrowmq.model.errors import RequestRefused
+from escrowmq.model.bounds import bad_setting, check_bounds, check_choice, check_order
 from escrowmq.protocol.message.delay_levels import DELAY_LEVELS, DelayLevels
 from escrowmq.protocol.message.limits import TOPIC_CHARS_MAX
 
@@ -80,11 +79,8 @@ class BrokerConfig:
             chars = len(getattr(self, key))
             if chars > TOPIC_CHARS_MAX:
                 # A Spark sink's group names contain this name and have a limit themselves.
-                raise RequestRefused(
-                    "bad_config",
-                    f"must have at most {TOPIC_CHARS_MAX} characters",
-                    key=f"broker.{key}",
-                    value=chars,
+                raise bad_setting(
+                    f"broker.{key}", f"must have at most {TOPIC_CHARS_MAX} characters", chars
                 )
 
 
@@ -123,9 +119,7 @@ class TlsConfig:
         check_choice("tls", self, "mode", get_args(TlsMode))
         for one, other in (("cert_file", "key_file"), ("key_file", "cert_file")):
             if getattr(self, one) and not getattr(self, other):
-                raise RequestRefused(
-                    "bad_config", f"belongs to tls.{one}", key=f"tls.{other}", value=""
-                )
+                raise bad_setting(f"tls.{other}", f"belongs to tls.{one}", "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,8 +132,8 @@ class TopicsConfig:
     queue_count: int = 8
     #: Whether the first member of a consumer group that does not exist creates the group.
     auto_create_groups: bool = True
-    #: Whether to refuse a message that does not have its topic's type. Stock 4.x clients create
-    #: ordinary topics only, so the broker would refuse their transactions.
+    #: Whether to refuse a remoting client's message that does not have its topic's type. The first
+    #: message then gives a topic that it creates the type.
     enforce_type: bool = False
     #: The delay of each level; messages that a consumer gives back start at the third level.
     delay_levels: str = DELAY_LEVELS
@@ -149,9 +143,7 @@ class TopicsConfig:
         try:
             DelayLevels.parse(self.delay_levels)
         except ValueError as error:
-            raise RequestRefused(
-                "bad_config", str(error), key="topics.delay_levels", value=self.delay_levels
-            ) from None
+            raise bad_setting("topics.delay_levels", str(error), self.delay_levels) from None
 
 
 _BOUNDS = (

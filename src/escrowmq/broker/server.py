@@ -25,7 +25,7 @@ from escrowmq.broker.config import (
     WriterConfig,
 )
 from escrowmq.broker.grpc.serving import GrpcServing
-from escrowmq.broker.native.status import Vitals
+from escrowmq.broker.native.status import StartFindings, Vitals
 from escrowmq.broker.net.connection import ClientConnection
 from escrowmq.broker.net.http import HttpConnections
 from escrowmq.broker.net.limits import ConnectionLimits
@@ -37,6 +37,7 @@ from escrowmq.broker.net.listening import (
     local_address,
     open_files_max,
 )
+from escrowmq.broker.net.tls import id_key
 from escrowmq.broker.pages.server_pages import server_pages
 from escrowmq.broker.periodic.background import PeriodicTasks
 from escrowmq.broker.periodic.backup_schedule import BackupConfig
@@ -184,11 +185,10 @@ class Server:
                 await self._grpc.start(self.broker.serve_grpc, self.broker.clock.now_ms())
             loop = asyncio.get_running_loop()
             for bound in sockets:
-                self._servers.append(
-                    await loop.create_server(
-                        lambda: ClientConnection(self.limits, self), sock=bound, backlog=BACKLOG
-                    )
+                server = await loop.create_server(
+                    lambda: ClientConnection(self.limits, self), sock=bound, backlog=BACKLOG
                 )
+                self._servers.append(server)
         except BaseException:
             for bound in sockets:
                 bound.close()
@@ -216,8 +216,8 @@ class Server:
     async def _start_http(self, advertised: str) -> None:
         bound = bound_socket(self._config.host, self._config.http_port)
         self.http_address = format_address(advertised, bound.getsockname()[1])
-        loop = asyncio.get_running_loop()
-        self._servers.append(await loop.create_server(self._http, sock=bound))
+        server = await asyncio.get_running_loop().create_server(self._http, sock=bound)
+        self._servers.append(server)
 
     async def _recover(self, store_host: bytes) -> Broker:
         # In another thread, because recovery may take long and HTTP probes need answers meanwhile.
@@ -246,9 +246,7 @@ class Server:
             http_address=self.http_address,
             connections=self._connection_count,
             limits=self.limits,
-            recovery_s=recovery_s,
-            found=found,
-            catalog=catalog_found,
+            found=StartFindings(recovery_s, found, catalog_found),
         )
         identity = Identity(
             name=self._config.name,
@@ -265,6 +263,7 @@ class Server:
             groups=Groups(store.catalog, self._topics_config),
             identity=identity,
             vitals=vitals,
+            key=await asyncio.to_thread(id_key, self._data),
         )
         meta.clamp_offsets(broker.queues.bounds())
         await clock.start(self._writer)
@@ -279,7 +278,7 @@ class Server:
             self._grpc.close_soon()
         self._http.close()
         if self._broker is not None:
-            self._broker.drain_grpc()
+            self._broker.drain()
             await self._broker.rounds.close()
         if self._look_ups is not None:
             await self._look_ups.stop()

@@ -50,8 +50,11 @@ LEDGER = "ledger"
 # Narrower than TOML: the name must also fit into the name of an environment variable.
 _LEDGER_NAME = re.compile(r"ledger\.[a-z][a-z0-9]*(_[a-z0-9]+)*")
 
-#: A setting that may hold a token, so it is masked.
-HOOK = "alerts.url"
+#: Settings that may hold a token or a password, each with the function that masks it.
+SECRETS: Mapping[str, Callable[[str], str]] = {
+    "alerts.url": alert_config.masked,
+    "transaction.state_url": masked,
+}
 
 #: What to do with a file of RocketMQ.
 CONVERT = "if it is the file of a RocketMQ broker, escrowmq config import converts it"
@@ -104,12 +107,12 @@ def load(
     # Sources in rising priority: a later one replaces the values of an earlier one.
     for source in (_from_file(file), _from_environ(environ), _from_flags(flags)):
         given.update((setting.name, setting) for setting in source)
-    hook = given.get(HOOK)
-    if hook is not None:
-        given[HOOK] = replace(hook, value=_secret(hook, environ, str))
+    secrets = {name: given[name] for name in SECRETS if name in given}
+    for name, secret in secrets.items():
+        given[name] = replace(secret, value=_secret(secret, environ, str))
     sections = {section: _build(section, given) for section in SECTIONS}
-    if hook is not None:
-        given[HOOK] = replace(hook, value=alert_config.masked(str(hook.value)))
+    for name, secret in secrets.items():
+        given[name] = replace(secret, value=SECRETS[name](str(secret.value)))
     settings = [
         given.get(f"{section}.{key}")
         or ConfiguredValue(

@@ -111,7 +111,7 @@ def _ignored(one: Property, family: LeftOut) -> ImportedKeyShape:
 def _unknown(one: Property) -> ImportedKeyShape:
     close = difflib.get_close_matches(one.key[:SHOWN_WIDTH].lower(), _BY_SMALL, n=1, cutoff=0.8)
     meant = f", did you mean {_BY_SMALL[close[0]]}?" if close else ""
-    return _row(one, ImportOutcome.UNKNOWN, reason=f"RocketMQ up to 5.3 has no such key{meant}")
+    return _row(one, ImportOutcome.UNKNOWN, reason=f"RocketMQ up to 5.5 has no such key{meant}")
 
 
 def _row(

@@ -108,7 +108,9 @@ COMMANDS: Mapping[str, LazyCommand] = {
     "clock": LazyCommand(
         "admin.clock_commands:app", "Show a broker's clocks, and confirm the time."
     ),
-    "store": LazyCommand("data.store_commands:app", "Check a data directory, and repair it."),
+    "store": LazyCommand(
+        "data.store_commands:app", "Check a data directory, repair it, change its state store."
+    ),
     "backup": LazyCommand("data.backup_commands:backup", "Copy a broker's data while it runs."),
     "restore": LazyCommand(
         "data.backup_commands:restore", "Create a data directory from a backup."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 from escrowmq.model.errors import RequestRefused
 
 GROUP_CHARS_MAX = 120
+TOPICS_MAX = 1_000
+"""Topics that a producer can declare, as with RocketMQ's 5.x clients."""
 
 
 class Start(StrEnum):
@@ -112,6 +114,28 @@ def _check_number(key: str, value: Any, low: float, high: float) -> None:  # noq
         is_within = False
     if not is_within:
         raise RequestRefused("bad_config", f"must be from {low} to {high}", key=key, value=value)
+
+
+def checked_topics(topics: Sequence[str]) -> tuple[str, ...]:
+    """Return a producer's declared topics; refuse what is no list of topics."""
+    # Imported here, so that this module stays light.
+    from escrowmq.protocol.message.limits import validate_topic
+
+    given: object = topics
+    if isinstance(given, str | bytes) or not isinstance(given, Sequence):
+        given = (None,)
+    if not all(isinstance(one, str) for one in given):
+        raise RequestRefused(
+            "bad_config", "must be a list of names: topics=[…]", key="producer.topics"
+        )
+    named = tuple(dict.fromkeys(topics))
+    if len(named) > TOPICS_MAX:
+        raise RequestRefused(
+            "bad_config", f"at most {TOPICS_MAX} topics", key="producer.topics", value=len(named)
+        )
+    for topic in named:
+        validate_topic(topic)
+    return named
 
 
 def check_group(group: str) -> None:

@@ -57,7 +57,8 @@ class Conductor:
         """Run from the first order until nothing changes any more; return the figures."""
         self.run = DemoRun(name=self.mode, orders=self.orders)
         shop = Shop(self.folder)
-        shop.make(self.orders)
+        # A customer who orders anew takes a number above the others.
+        shop.make(self.orders + len(by_own_hand(self.faults, Moment.BEFORE_COMMIT)))
         self._native_hand = {
             fault.at_order: fault for fault in self.faults if fault.moment is not Moment.RANDOM
         }

@@ -3,8 +3,10 @@
     python -m escrowmq.demo.order_service '{"mode": "plain", …}'
 
 An order in its table is paid. After a restart, the service pays the others, like customers who try
-a failed payment again. ``plain`` commits the order and then sends its message. ``transactional``
-does both in one block of the SDK. The service learns no more about a failure than a real one would.
+a failed payment again. The customer of an order that the service died at before its COMMIT orders
+anew instead, under a new number. ``plain`` commits an order and then sends its message, and does so
+in the opposite order for every other one. ``transactional`` does both in one block of the SDK. The
+service learns no more about a failure than a real one would.
 """
 
 from __future__ import annotations
@@ -15,13 +17,14 @@ import sqlite3
 import sys
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from escrowmq.client.producer.producer import Producer
 from escrowmq.demo.processes import ChildTask
+from escrowmq.demo.schedule import sends_first
 from escrowmq.demo.shop import ORDERS, Shop, connect
 from escrowmq.demo.step_times import OrderStep, StepLog, Stopwatch
 from escrowmq.model.errors import EscrowError
@@ -88,13 +91,27 @@ def death_mark(folder: Path, order: int) -> Path:
     return folder / f"died-at-{order}"
 
 
+def death_mark_of(task: OrderServiceTask, order: int) -> Path:
+    """Return the mark of this task's service."""
+    return death_mark(Path(task.folder), order)
+
+
 def die_once(task: OrderServiceTask, orders: Sequence[int], order: int) -> None:
     """Kill this process with SIGKILL if it is to die at this order and has not done so before."""
     if order in orders:
-        mark = death_mark(Path(task.folder), order)
+        mark = death_mark_of(task, order)
         if not mark.exists():
             mark.touch()
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+def numbers_of(task: OrderServiceTask) -> Iterator[int]:
+    """Yield the numbers of all orders. Those that were ordered anew are above the others."""
+    given_up = [
+        order for order in sorted(task.die_before_commit) if death_mark_of(task, order).exists()
+    ]
+    yield from (order for order in range(1, task.orders + 1) if order not in given_up)
+    yield from range(task.orders + 1, task.orders + 1 + len(given_up))
 
 
 class OrderService:
@@ -105,7 +122,7 @@ class OrderService:
         self._producer = producer
         self._shop = Shop(Path(task.folder))
         paid = self._shop.paid()
-        self._left = deque(order for order in range(1, task.orders + 1) if order not in paid)
+        self._left = deque(order for order in numbers_of(task) if order not in paid)
         self._pay = self._pay_plain if task.mode == PLAIN else self._pay_transactional
         self.times = StepLog()
 
@@ -151,11 +168,18 @@ class OrderService:
         raise TimeoutError(f"order {order} could not be paid")
 
     def _pay_plain(self, db: Till, order: int) -> None:
+        if sends_first(order):
+            # Other services know of the order, but it is not paid yet.
+            self._send(db, order)
         db.take_turn(order)
         db.watch.lap(OrderStep.WAIT)
         self._insert(db, order)
         db.commit()
-        # The order is paid, but no other service knows yet.
+        if not sends_first(order):
+            # The order is paid, but no other service knows yet.
+            self._send(db, order)
+
+    def _send(self, db: Till, order: int) -> None:
         for _ in range(TRIES_MAX):
             try:
                 self._producer.send(self._task.topic, str(order), key=str(order))

@@ -73,17 +73,32 @@ def draw(*, orders: int, kills: int, seed: int) -> tuple[PlannedKill, ...]:
     chance.shuffle(turns)
     # Leave out the first 5 % and the last 10 % of the orders, when little is under way.
     first, last = max(orders // 20, 1), max(orders - orders // 10, 2)
-    # Whole numbers, so no two faults get the same order if there are enough orders.
+    # Integers, so no two faults get the same order if there are enough orders.
     edges = [first + (last - first) * number // max(kills, 1) for number in range(kills + 1)]
     return tuple(
         PlannedKill(
-            at_order=chance.randrange(edges[number], max(edges[number + 1], edges[number] + 1)),
+            at_order=_drawn(chance, edges[number], edges[number + 1], moment),
             victim=victim,
             moment=moment,
             delay_ms=chance.randint(0, DELAY_MS_MAX) if moment is Moment.RANDOM else 0,
         )
         for number, (victim, moment) in enumerate(turns)
     )
+
+
+def sends_first(order: int) -> bool:
+    """Return whether the plain service sends this order's message before its COMMIT."""
+    return order % 2 == 1
+
+
+def _drawn(chance: Random, start: int, end: int, moment: Moment) -> int:
+    """Draw an order; a death before a COMMIT prefers one whose message is sent first."""
+    order = chance.randrange(start, max(end, start + 1))
+    if moment is not Moment.BEFORE_COMMIT or sends_first(order):
+        return order
+    if order + 1 < end:
+        return order + 1
+    return max(order - 1, start)
 
 
 def by_own_hand(faults: Sequence[PlannedKill], moment: Moment) -> frozenset[int]:

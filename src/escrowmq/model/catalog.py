@@ -64,6 +64,39 @@ class Pause(msgspec.Struct, frozen=True, kw_only=True):
     at_ms: Annotated[int, msgspec.Meta(ge=0, le=NUMBER_MAX)]
 
 
+WAIT_MS_MAX = 12 * 3_600_000
+"""The longest wait before a retry: that of an invisible time."""
+WAITS_MAX = 64
+WaitMs = Annotated[int, msgspec.Meta(ge=0, le=WAIT_MS_MAX)]
+
+
+class ExponentialBackoff(msgspec.Struct, frozen=True, kw_only=True, tag="exponential"):
+    """Each retry waits longer than the one before, by a factor."""
+
+    initial_ms: Annotated[int, msgspec.Meta(ge=1, le=WAIT_MS_MAX)]
+    max_ms: Annotated[int, msgspec.Meta(ge=1, le=WAIT_MS_MAX)]
+    multiplier: Annotated[int, msgspec.Meta(ge=1, le=1_000)]
+
+    def wait_ms(self, retry: int) -> int:
+        """Return how long the retry with this number waits; the first one has number 1."""
+        # Higher powers exceed every maximum, unless the factor is 1.
+        factor: int = self.multiplier ** min(max(retry, 1) - 1, 32)
+        return min(self.max_ms, self.initial_ms * factor)
+
+
+class CustomizedBackoff(msgspec.Struct, frozen=True, kw_only=True, tag="customized"):
+    """Each retry has a wait of its own; those after the last wait like the last."""
+
+    waits_ms: Annotated[tuple[WaitMs, ...], msgspec.Meta(min_length=1, max_length=WAITS_MAX)]
+
+    def wait_ms(self, retry: int) -> int:
+        """Return how long the retry with this number waits; the first one has number 1."""
+        return self.waits_ms[min(max(retry, 1), len(self.waits_ms)) - 1]
+
+
+Backoff = ExponentialBackoff | CustomizedBackoff
+
+
 class Group(msgspec.Struct, frozen=True, kw_only=True):
     """A consumer group."""
 
@@ -81,6 +114,9 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     is_ordered: bool = False
     #: Only ``PauseGroup`` changes it; None while the group is served.
     pause: Pause | None = None
+    #: How long messages that were received by pop wait for their retries; None means the broker's
+    #: delay levels, from the third on.
+    backoff: Backoff | None = None
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from escrowmq.model.bounds import check_bounds
+from escrowmq.model.bounds import bad_setting, check_bounds
 from escrowmq.model.errors import RequestRefused
 from escrowmq.pipeline.priority import LEFT_OVER
 
@@ -43,6 +43,10 @@ class PipelineConfig:
     archive: bool = True
     #: The pipeline archives new data at most once per interval.
     archive_interval_ms: int = 10_000
+    #: Whether the pipeline compares half and op records with the brokers' state stores.
+    compare: bool = True
+    #: The pipeline compares new records at most once per interval.
+    compare_interval_ms: int = 60_000
     #: Days that rows stay in the lake; 0 keeps them forever.
     lake_retention_days: int = 0
     #: How often the pipeline compacts the lake's small files and deletes rows past their retention.
@@ -78,11 +82,10 @@ class PipelineConfig:
             return
         for name in ("lake_uri", "checkpoint_uri"):
             if not getattr(self, name):
-                raise RequestRefused(
-                    "bad_config",
+                raise bad_setting(
+                    f"pipeline.{name}",
                     "a cluster needs a location that all of its machines reach",
-                    key=f"pipeline.{name}",
-                    value="",
+                    "",
                     master=self.master,
                 )
 
@@ -97,6 +100,7 @@ _BOUNDS = (
     ("round_ms_max", 1_000, DAY_MS),
     ("check_budget_per_group", 1, 1_000_000),
     ("archive_interval_ms", 100, DAY_MS),
+    ("compare_interval_ms", 100, DAY_MS),
     ("lake_retention_days", 0, 36_500),
     ("lake_upkeep_interval_ms", 1_000, DAY_MS),
     ("driver_memory_mb", 256, 1_048_576),
@@ -130,9 +134,7 @@ def places_of(config: PipelineConfig, data: Path | None) -> Places:
     }
     for name, default in inside.items():
         if not getattr(config, name) and default is None:
-            raise RequestRefused(
-                "bad_config", "is needed without --data-dir", key=f"pipeline.{name}", value=""
-            )
+            raise bad_setting(f"pipeline.{name}", "is needed without --data-dir", "")
     cache = data / "pipeline" / "cache" if data else user_cache()
     return Places(
         lake=config.lake_uri or str(inside["lake_uri"]),
@@ -161,11 +163,8 @@ def addresses_of(brokers: str) -> tuple[str, ...]:
     for address in addresses:
         match = _ADDRESS.fullmatch(address)
         if match is None or not 0 < int(match[2]) <= 65_535:  # noqa: PLR2004 -- the highest port
-            raise RequestRefused(
-                "bad_config",
-                "must be host:port, several separated by commas",
-                key="pipeline.brokers",
-                value=address,
+            raise bad_setting(
+                "pipeline.brokers", "must be host:port, several separated by commas", address
             )
     return addresses
 
@@ -187,11 +186,8 @@ def spark_options_of(text: str) -> dict[str, str]:
 
 
 def _bad_options(what: str) -> RequestRefused:
-    return RequestRefused(
-        "bad_config",
-        "must be spark.name=value, several separated by blanks",
-        key="pipeline.spark_options",
-        value=what,
+    return bad_setting(
+        "pipeline.spark_options", "must be spark.name=value, several separated by blanks", what
     )
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 MESSAGES = "messages"
-FACTS = ("transactions", "halves", "ops", "checks", "events")
+FACTS = ("transactions", "halves", "ops", "checks", "events", "comparison")
 VIEWS = (MESSAGES, *FACTS)
 
 

@@ -26,18 +26,21 @@ from escrowmq.store.queue.dispatch import Dispatcher
 from escrowmq.store.queue.lost import LostRanges
 from escrowmq.store.queue.queue_files import OpenFiles
 from escrowmq.store.queue.shown import Shown
-from escrowmq.store.table.state_table import LogReaders, StateTable
+from escrowmq.store.table.row_queries import LogReaders
+from escrowmq.store.table.state_table import StateTable
 from escrowmq.transaction import records as kinds
-from escrowmq.transaction.commands import Command, Decision, HoldReply, Reply
+from escrowmq.transaction.commands import Command, Decision, Reply
 from escrowmq.transaction.core import Transactions, Where
 from escrowmq.transaction.decisions.answers import stored_at
 from escrowmq.transaction.memory.catalog import Catalog
+from escrowmq.transaction.recall_records import Recalled
 from escrowmq.transaction.records import (
     NOWHERE,
     Carried,
     NamedQueue,
     NewRecord,
     Prepared,
+    Stored,
     readers_by_type,
 )
 
@@ -49,6 +52,7 @@ if TYPE_CHECKING:
     from escrowmq.store.disk.disk import Bytes, Disk
     from escrowmq.store.log.commit_log import CommitLog
     from escrowmq.store.recovery.format import Format
+    from escrowmq.store.states.follower import Follower
     from escrowmq.transaction.policy import CheckPolicy
     from escrowmq.transaction.records import Record
 
@@ -57,7 +61,9 @@ UNFILED_OPS_MAX = 1024 * 1024
 """Decisions in memory at which a checkpoint is due; bulk decisions hardly grow the log."""
 
 
-_CORE_ONLY = kinds.NameRecord | kinds.CheckRecord | kinds.HistoryRecord | kinds.PopRecord
+#: As a tuple, because ``isinstance`` with a union makes the union first.
+_LONE = (Prepared, Stored)
+_CORE_ONLY = kinds.NameRecord | kinds.CheckRecord | kinds.HistoryRecord | kinds.PopRecord | Recalled
 
 
 class Store:
@@ -127,6 +133,10 @@ class Store:
         self.copy_after_max_ms = config.copy_after_ms
         #: The log below this may be deleted once a checkpoint records it.
         self.log_start = 0
+        #: Where the log ended when recovery was done.
+        self.recovered_at = 0
+        #: Leads the state store after the log; None if the state table is the state store.
+        self.follower: Follower | None = None
 
     # Commands.
 
@@ -161,13 +171,14 @@ class Store:
                 assert isinstance(carried, Carried)
                 records = (*records[:-1], copied(carried, copies))
             frame = whole_frame(copies, sum(map(len, copies)), records, place, self.seed)
-        elif len(messages) == 1 and type(records[0]) is Prepared:
-            # The most common frame: one half message whose names are all known.
-            parts, half = self._encoder.encode_one(messages[0], records[0], (messages_at, at_ms))
-            records = (half,)
-            frame = whole_frame(parts, half.placed.sizes[0], records, place, self.seed)
-            held = HoldReply(half_offset=half.first, count=1, log_offsets=[messages_at])
-            decision = Decision(records=records, reply=held, messages=messages)
+        elif len(messages) == 1 and isinstance(records[0], _LONE):
+            # The most common frames: one message whose names are all known.
+            at = (messages_at, at_ms)
+            parts, placed = self._encoder.encode_one(messages[0], records[0], at)
+            records = (placed,)
+            frame = whole_frame(parts, placed.placed.sizes[0], records, place, self.seed)
+            stored = stored_at(placed, [messages_at])
+            decision = Decision(records=records, reply=stored, messages=messages)
         else:
             frame, record, reply = self._encode(decision, (messages_at, at_ms))
             records = (*records[:-1], record)
@@ -252,6 +263,11 @@ class Store:
             self._shown.make(self.disk, record, may_have_files=not self.is_recovered)
         self._shown.later(record, where)
 
+    def follow_with(self, follower: Follower) -> None:
+        """Let a state store follow from now on."""
+        self.follower = follower
+        follower.notes.listen(self._appliers)
+
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """Return the queue; None if nothing was ever sent to it."""
         return self._shown.queue(topic, queue_id)
@@ -306,6 +322,13 @@ class Store:
         self.publish()
         while not self.dispatcher.is_idle:
             self.publish()
+        if self.follower is not None and not self.follower.is_led and self.is_all_durable:
+            self.follower.follow_all()
+
+    @property
+    def is_all_durable(self) -> bool:
+        """Whether memory holds exactly what is durable."""
+        return self.failure is None and self.durable_end == self.log.end
 
     def _refuse_if_failed(self) -> None:
         # A second flush would succeed although the kernel dropped what the first one lost.
@@ -358,10 +381,15 @@ class Store:
             self.sync()
             if self.space.look_for_files():
                 self.checkpoint()
+            if self.follower is not None:
+                self.follower.close()
+                self.follower = None
         self.give_back()
 
     def give_back(self) -> None:
         """Close all files as they are."""
+        if self.follower is not None:
+            self.follower.give_back()
         self.open_files.close()
         self.keys.close()
         self.log.close()

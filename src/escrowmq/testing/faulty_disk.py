@@ -19,11 +19,13 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Self
 
-from escrowmq.store.disk.disk import Bytes, File, checked_path, listed
+from escrowmq.store.disk.disk import Bytes, File, checked_path
+from escrowmq.store.disk.foreign_names import listed
 from escrowmq.testing import journal
 from escrowmq.testing.disk_image import EMPTY, DiskImage, parents_of
 from escrowmq.testing.disk_state import DiskState, Inode
 from escrowmq.testing.faults import Fault, planned
+from escrowmq.testing.faulty_mapping import FaultyMapping
 from escrowmq.testing.journal import DataOperation, Operation, PendingOperation, directory_of
 from escrowmq.testing.survivors import Survivors, nothing_survives
 
@@ -349,6 +351,15 @@ class FaultyDisk:
         """See ``Disk.allocated``."""
         path = checked_path(path)
         return self._allocated.get(path, 0) if path in self._state.names else 0
+
+    def map(self, path: str, size: int) -> FaultyMapping:
+        """See ``Disk.map``. A change that was not flushed is lost with the process."""
+        return FaultyMapping(self.open(path), size)
+
+    def local_path(self, path: str) -> str:
+        """See ``Disk.local_path``: these files exist in memory only."""
+        checked_path(path)
+        return ""
 
     def _used_bytes(self) -> int:
         files = (len(self._state.inodes[file].visible) for file in self._state.names.values())

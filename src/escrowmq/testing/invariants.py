@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, assert_never
 
 from escrowmq.transaction import records as kinds
+from escrowmq.transaction.recall_records import Recalled
 from escrowmq.transaction.records import NEVER, NOWHERE, PLAIN, QuietRecord
 from escrowmq.transaction.states import State
 from escrowmq.transaction.table import FIRST
@@ -31,11 +32,17 @@ class Witness:
         self._core = core
         self._decided: dict[int, State] = {}
         self._ends: dict[int, int] = {}
+        self._recalled: set[int] = set()
 
     def check(self, records: Iterable[Record] = ()) -> None:
         """Check all invariants; ``records`` are those that the step wrote."""
         for record in records:
             self._check_given(record)
+            if isinstance(record, Recalled):
+                self._check_recalled(record)
+            elif isinstance(record, kinds.Released):
+                shown = self._recalled.intersection(record.rows)
+                assert not shown, f"{record} shows the recalled rows {shown}"
         self._check_ends()
         halves = list(self._halves())
         for half in halves:
@@ -53,6 +60,14 @@ class Witness:
         for queue, offset in _given(record):
             assert offset == self._ends.get(queue, 0), f"queue {queue} got {offset}: {record}"
             self._ends[queue] = offset + 1
+
+    def _check_recalled(self, recalled: Recalled) -> None:
+        """Check that a delayed message was recalled, once; it may change its state in no way."""
+        row = recalled.row
+        assert self._core.row(row).origin == PLAIN, f"row {row} is a half message"
+        assert row not in self._recalled, f"row {row} is recalled twice"
+        self._recalled.add(row)
+        self._decided[row] = State.ROLLED_BACK
 
     def _check_ends(self) -> None:
         ends = self._core.queue_ends

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -18,6 +18,7 @@ from escrowmq.model.resolution import Resolution
 from escrowmq.model.verdict_outcome import VerdictOutcome
 from escrowmq.transaction.commands import CheckSent, Command, Decision, End, Verdict, VerdictKind
 from escrowmq.transaction.decisions.checking import outcome_of
+from escrowmq.transaction.policy import CheckPolicy
 from escrowmq.transaction.rules import (
     DUES_UNANSWERED,
     PARK_REASONS,
@@ -27,9 +28,6 @@ from escrowmq.transaction.rules import (
     label,
 )
 from escrowmq.transaction.states import State
-
-if TYPE_CHECKING:
-    from escrowmq.transaction.policy import CheckPolicy
 
 
 class CheckableTransaction(msgspec.Struct, frozen=True, kw_only=True):

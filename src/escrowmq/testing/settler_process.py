@@ -16,6 +16,8 @@ import threading
 from collections.abc import Sequence
 from types import FrameType
 
+import msgspec
+
 from escrowmq.client.network.native_calls import NativeCalls
 from escrowmq.model.errors import EscrowError
 from escrowmq.model.lineage import Sight
@@ -50,16 +52,9 @@ class BrokerPort:
         """Return all transactions that may be checked."""
         wanted = ListTransactionsHeader(states=State.PREPARED.label, with_ids=True)
         return [
-            CheckableTransaction(
-                half_offset=row.half_offset,
-                transaction_id=row.transaction_id,
-                group=row.producer_group,
-                ledger=row.ledger,
-                allowed_ms=row.allowed_ms,
-                state=State(row.state),
-                age_ms=row.age_ms,
-                wait_ms=row.wait_ms,
-                checks_sent=row.checks_sent,
+            # Besides the group, the fields have the names of the row's columns.
+            msgspec.convert(
+                msgspec.structs.asdict(row) | {"group": row.producer_group}, CheckableTransaction
             )
             for row in self._calls.rows(NativeCode.LIST_TRANSACTIONS, wanted)
         ]

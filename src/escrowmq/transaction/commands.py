@@ -20,6 +20,7 @@ from escrowmq.model.resolution import Resolution
 from escrowmq.transaction.expiry_commands import ExpiryCommand
 from escrowmq.transaction.pause_command import PauseGroup
 from escrowmq.transaction.pop_commands import PopCommand
+from escrowmq.transaction.recall_commands import Recall, RecallReply
 from escrowmq.transaction.records import Record
 from escrowmq.transaction.states import State
 from escrowmq.transaction.table import Half
@@ -297,13 +298,14 @@ Command = (
     | MoveTime
     | ExpiryCommand
     | PopCommand
+    | Recall
 )
 
 
 class EndReply(msgspec.Struct, frozen=True, kw_only=True):
     """The decision of a transaction, which is the same for every caller."""
 
-    #: The half message that the request named, which may be any of its transaction.
+    #: The half message that the request named; it may be any half message of the transaction.
     half_offset: int
     state: State
     by: str
@@ -365,7 +367,7 @@ class Cataloged(msgspec.Struct, frozen=True, kw_only=True):
     waiting: int = 0
 
 
-Reply = EndReply | HoldReply | Appended | BatchReply | Obeyed | Cataloged
+Reply = EndReply | HoldReply | Appended | BatchReply | Obeyed | Cataloged | RecallReply
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):

@@ -24,6 +24,7 @@ from escrowmq.transaction.memory.names import Names
 from escrowmq.transaction.memory.parts import PartsByHead, TransactionParts
 from escrowmq.transaction.memory.pops import PopPositions
 from escrowmq.transaction.memory.uses import NameUses
+from escrowmq.transaction.recall_records import Recalled
 from escrowmq.transaction.records import (
     NEVER,
     NOWHERE,
@@ -151,6 +152,8 @@ class Transactions:
                 return self._apply_resumed
             case records.Released():
                 return self._apply_released
+            case Recalled():
+                return self._apply_recalled
             case records.Lost():
                 return self._apply_lost
             case records.Began():
@@ -280,19 +283,14 @@ class Transactions:
         self.batches.apply(record, where.frame, where.at_ms)
 
     def _apply_decided_many(self, record: records.DecidedMany, where: Where) -> None:
+        remembered = (self.parts, self.heads, self.delays, self.resumed_at_ms, self.carried_at_ms)
         for packed, state in (
             (record.committed, State.COMMITTED),
             (record.rolled_back, State.ROLLED_BACK),
         ):
             rows = np.frombuffer(packed, dtype=np.int64)
             self.table.decide_many(rows, state, where.frame)
-            for known in (
-                self.parts,
-                self.heads,
-                self.delays,
-                self.resumed_at_ms,
-                self.carried_at_ms,
-            ):
+            for known in remembered:
                 if known:
                     for row in known.keys() & set(rows.tolist()):
                         del known[row]
@@ -346,6 +344,10 @@ class Transactions:
         for queue, offset in zip(record.queues, record.queue_offsets, strict=True):
             if offset != NOWHERE and queue in self.queue_ends:
                 self.queue_ends[queue] = offset + 1
+
+    def _apply_recalled(self, record: Recalled, where: Where) -> None:
+        row = np.array([record.row], dtype=np.int64)
+        self.table.decide_many(row, State.ROLLED_BACK, where.frame)
 
     def _apply_carried(self, record: records.Carried, where: Where) -> None:
         self.table.restore(record, where.messages)

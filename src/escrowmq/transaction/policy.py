@@ -11,6 +11,7 @@ HOUR_MS = 3_600_000
 
 CheckedBy = Literal["auto", "broker", "pipeline", "off"]
 AfterLastCheck = Literal["park", "rollback"]
+StateStoreName = Literal["table", "mapped", "sql"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,12 +45,19 @@ class CheckPolicy:
     transaction_bytes_max: int = 16 * 1024 * 1024
     #: A half message that a stock client resends within this time gets the first one's offsets.
     resend_window_ms: int = 30_000
+    #: Where the state of transactions is looked up: `table` is the table in memory, `mapped` are
+    #: mapped files of fixed records as in RocketMQ 3.1.4, `sql` is a database as in 3.1.5 and 4.0.
+    state_store: StateStoreName = "table"
+    #: SQLAlchemy's URL of the database of `sql`, such as
+    #: `postgresql://user:${PASSWORD}@host/database`; empty means SQLite in the store's directory.
+    state_url: str = ""
 
     def __post_init__(self) -> None:
         check_bounds("transaction", self, _BOUNDS)
         check_order("transaction", self, "check_interval_ms", "check_interval_max_ms")
         check_choice("transaction", self, "checked_by", get_args(CheckedBy))
         check_choice("transaction", self, "after_last_check", get_args(AfterLastCheck))
+        check_choice("transaction", self, "state_store", get_args(StateStoreName))
 
     @property
     def is_for_pipelines(self) -> bool:
@@ -59,7 +67,8 @@ class CheckPolicy:
     @classmethod
     def told_by(cls, status: object) -> CheckPolicy:
         """Return the policy that a broker's status tells, with defaults for the rest."""
-        names = (field.name for field in fields(cls))
+        # The state store does not change the rules, and older brokers do not tell theirs.
+        names = {field.name for field in fields(cls)} - {"state_store"}
         return cls(**{name: getattr(status, name) for name in names if hasattr(status, name)})
 
 

@@ -14,6 +14,7 @@ import msgspec
 
 from escrowmq.model.catalog import Group, Setting, Topic
 from escrowmq.transaction.pop_records import PopAcknowledged, PopPlaced
+from escrowmq.transaction.recall_records import Recalled
 
 NEVER = 2**63 - 1
 """Due time of a row that needs no more attention."""
@@ -394,7 +395,7 @@ HistoryRecord = Began | TimeMoved | Lost
 PopRecord = PopPlaced | PopAcknowledged
 """Records of pop positions."""
 
-QuietRecord = NameRecord | CheckRecord | CatalogRecord | HistoryRecord | PopRecord
+QuietRecord = NameRecord | CheckRecord | CatalogRecord | HistoryRecord | PopRecord | Recalled
 """Records that neither bring messages nor make any visible."""
 
 Record = MessageRecord | Op | Released | QuietRecord

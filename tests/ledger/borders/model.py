@@ -141,7 +141,7 @@ class Model:
             raise Wrong(f"orders {found.orders & rows}, not {expected_rows}")
         parked = {one for one in self.attempts if one.transaction_id in found.parked}
         if len(parked) != len(found.parked):
-            raise Wrong(f"parked, and nobody sent it: {found.parked}")
+            raise Wrong(f"parked, and no program sent it: {found.parked}")
         due = {one for one in self.history if one.is_committed} - parked
         expected = {number for one in due for number in one.told}
         if set(found.messages) != expected:
@@ -174,7 +174,7 @@ class Model:
         for transaction_id, outcome in found.ledger.items():
             one = by_id.get(transaction_id)
             if one is None:
-                raise Wrong(f"a row of nobody: {transaction_id}")
+                raise Wrong(f"a row without an owner: {transaction_id}")
             if (outcome == "committed") != one.is_committed:
                 raise Wrong(f"the ledger says {outcome} of {one}")
             if one.is_committed and one in self.history:

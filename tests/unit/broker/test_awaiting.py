@@ -42,7 +42,7 @@ async def begin(server: Server, peer: Peer, since_ms: int = 0) -> asyncio.Task[A
     return asked
 
 
-async def test_what_is_due_is_told_at_once_and_is_news_only_once(tmp_path: Path) -> None:
+async def test_due_transactions_are_told_at_once_and_only_once(tmp_path: Path) -> None:
     clock = ManualClock(T0)
     async with serving(tmp_path, clock) as server:
         peer = await Peer.to(server.broker_address)
@@ -60,7 +60,7 @@ async def test_what_is_due_is_told_at_once_and_is_news_only_once(tmp_path: Path)
         waits.cancel()
 
 
-async def test_who_waits_is_told_when_a_check_comes_due(tmp_path: Path) -> None:
+async def test_a_waiting_pipeline_is_told_when_a_check_comes_due(tmp_path: Path) -> None:
     clock = ManualClock(T0)
     async with serving(tmp_path, clock) as server:
         peer, other = [await Peer.to(server.broker_address) for _ in range(2)]
@@ -71,7 +71,7 @@ async def test_who_waits_is_told_when_a_check_comes_due(tmp_path: Path) -> None:
         assert server.broker.awaiting.waiting == 0
 
 
-async def test_who_waits_is_told_of_a_transaction_that_came_later_and_is_due_before(
+async def test_a_waiting_pipeline_is_told_of_a_later_transaction_that_is_due_earlier(
     tmp_path: Path,
 ) -> None:
     async with serving(tmp_path) as server:
@@ -135,7 +135,7 @@ async def test_looks_take_a_small_share_of_the_time(
         asked.cancel()
 
 
-async def test_a_stop_waits_for_nobody_who_waits(
+async def test_a_stop_does_not_wait_for_waiting_pipelines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with serving(tmp_path) as server:
@@ -151,7 +151,7 @@ async def nothing() -> None:
     """Replace `stop` of a server that is already stopped."""
 
 
-async def test_a_failed_store_is_told_to_who_waits_and_to_who_asks(tmp_path: Path) -> None:
+async def test_a_failed_store_is_told_to_waiting_and_to_new_pipelines(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         peer, other = [await Peer.to(server.broker_address) for _ in range(2)]
         waits = await begin(server, peer)

@@ -43,7 +43,7 @@ async def test_a_failure_is_kept_told_once_and_tried_again(
     assert events(caplog) == ["background_failed"]
 
 
-async def test_what_fails_because_all_is_over_is_no_news(caplog: pytest.LogCaptureFixture) -> None:
+async def test_failures_during_the_stop_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     background = PeriodicTasks(lambda: 17)
 
     async def work() -> None:

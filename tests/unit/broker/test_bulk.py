@@ -50,7 +50,7 @@ async def test_a_slice_shares_a_flush(monkeypatch: pytest.MonkeyPatch) -> None:
     await writer.close()
 
 
-async def test_whoever_fills_the_inbox_is_waited_for() -> None:
+async def test_bulk_work_waits_while_the_inbox_is_full() -> None:
     writer = Writer(opened(FaultyDisk()), ManualClock(), SMALL)
     others: Ends = []
     for number in (100, 101):
@@ -95,7 +95,7 @@ async def test_a_question_is_answered_between_two_batches() -> None:
         writer.between(look)
 
 
-async def test_beside_somebody_who_sends_questions_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_questions_rest_while_clients_send(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(questions, "REST", 2**40)
     writer = Writer(opened(FaultyDisk()), ManualClock())
     seen: list[str] = []

@@ -135,7 +135,9 @@ async def test_a_topic_that_is_made_again_has_none_of_its_old_messages(
     for number in (3, 4):
         async with serving(tmp_path, clock) as server:
             peer = await Peer.to(server.broker_address)
-            assert bool(server.broker.vitals.found.rebuilt_because) is (is_rebuilt and number == 3)
+            assert bool(server.broker.vitals.found.store.rebuilt_because) is (
+                is_rebuilt and number == 3
+            )
             await send(peer, f"new {number}")
             assert texts(server) == [f"new {one}" for one in range(1, number + 1)]
             assert server.broker.store.table.get(0) is not None
@@ -266,7 +268,7 @@ async def test_a_message_that_waits_for_the_writer_finds_its_topic_deleted(tmp_p
 # Consumers of deleted topics.
 
 
-async def test_who_waits_for_a_deleted_topic_is_told(tmp_path: Path) -> None:
+async def test_a_pull_that_waits_for_a_deleted_topic_is_answered(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         peer, other = [await Peer.to(server.broker_address) for _ in range(2)]
         await send(peer, "a")
@@ -278,7 +280,7 @@ async def test_who_waits_for_a_deleted_topic_is_told(tmp_path: Path) -> None:
         assert server.broker.pulling.polls.waiting == 0
 
 
-async def test_very_many_who_wait_for_a_deleted_topic_are_told_a_few_at_a_time(
+async def test_very_many_pulls_that_wait_for_a_deleted_topic_are_answered_a_few_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With no time for more than one pull, the loop runs after each; all are answered."""

@@ -81,7 +81,7 @@ async def test_the_others_are_asked_in_turn_when_the_sender_is_gone(tmp_path: Pa
             assert number_told == str(number + 1)
 
 
-async def test_somebody_who_only_sent_is_not_asked(tmp_path: Path) -> None:
+async def test_a_client_that_only_sent_is_not_asked(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         peer = await Peer.to(server.broker_address)
         await peer.ask(SEND, half("t1"), b"x")
@@ -177,7 +177,7 @@ async def test_a_check_that_a_dying_connection_did_not_take_goes_to_the_next_one
         assert row(server).checks_sent == 1
 
 
-async def test_who_takes_nothing_for_too_long_is_passed_over_until_it_reads(
+async def test_a_producer_that_does_not_read_for_too_long_is_passed_over_until_it_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(taking, "TAKEN_S_MAX", 0.02)
@@ -193,7 +193,7 @@ async def test_who_takes_nothing_for_too_long_is_passed_over_until_it_reads(
         assert await obey(server, ASK) == "asked"
 
 
-async def test_what_was_taken_is_counted_even_if_the_writer_is_busy(tmp_path: Path) -> None:
+async def test_a_check_that_was_taken_counts_even_if_the_writer_is_busy(tmp_path: Path) -> None:
     writer = {"inbox_max": 2, "messages_max": 1}
     async with serving(tmp_path, broker=PATIENT, writer=writer) as server:
         sender = await producer(server, "sender")

@@ -42,7 +42,7 @@ def alert(server: Server, name: str) -> int:
     return ALERTS[name].value(status(server.broker))
 
 
-async def test_metrics_tell_who_checks_and_what_the_last_round_did(tmp_path: Path) -> None:
+async def test_metrics_tell_the_checker_and_the_results_of_the_last_round(tmp_path: Path) -> None:
     async with checking(tmp_path, "auto") as server:
         peer = await producer(server, "p")
         await peer.ask(SEND, half("t1"), b"paid")

@@ -165,7 +165,7 @@ def test_a_host_is_known_by_its_latest_connection() -> None:
 # Limits
 
 
-def test_whoever_is_one_too_many_is_refused_and_the_others_stay() -> None:
+def test_a_client_beyond_the_limit_is_refused_and_the_others_stay() -> None:
     clients = Clients[str](ClientLimits(groups_max=1, clients_max=3, subscriptions_max=2))
     clients.hear(client("a"), ["pay"], [consuming()])
     for groups, said, code in (

@@ -97,7 +97,7 @@ def facts_of(server: Server, first: int, count: int) -> list[Any]:
 
 @pytest.mark.parametrize("form", list(RowForm))
 @pytest.mark.parametrize("name", [*USUAL, *UNUSUAL])
-async def test_what_is_stored_is_the_same_either_way(
+async def test_both_ways_store_the_same_bytes(
     tmp_path: Path, name: str, form: RowForm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = USUAL.get(name) or UNUSUAL[name]
@@ -148,7 +148,7 @@ async def test_a_request_sent_again_is_answered_as_before_and_another_one_is_ref
         (some(1, DELAY="soon"), "properties_malformed"),
     ],
 )
-async def test_what_cannot_be_stored_is_refused_and_nothing_of_it_is_held(
+async def test_a_batch_with_an_unstorable_message_is_refused_as_a_whole(
     tmp_path: Path, rows: list[SentRow], code: str
 ) -> None:
     policy = {"transaction_bytes_max": 12 * MIB}

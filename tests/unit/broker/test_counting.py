@@ -82,7 +82,7 @@ def test_a_commit_that_waits_for_its_time_is_a_commit() -> None:
     assert counts.topics["orders"].committed == 2
 
 
-def test_what_cannot_be_counted_stops_nothing_and_is_told_once(
+def test_an_uncountable_event_stops_no_request_and_is_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     engine = Engine()

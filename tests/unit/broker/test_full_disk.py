@@ -84,7 +84,7 @@ async def test_a_full_disk_refuses_and_serves_until_there_is_room(
         assert [one.body for one in visible(server)] == [b"stored", b"held", b"held", b"again"]
 
 
-async def test_what_is_sent_between_two_looks_counts(
+async def test_bytes_sent_between_two_measurements_count(
     tmp_path: Path, set_free: Callable[[int], None]
 ) -> None:
     async with serving(tmp_path, store={"free_bytes_min": MIN}) as server:

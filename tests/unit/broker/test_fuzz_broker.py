@@ -26,7 +26,7 @@ def test_a_line_that_speaks_of_no_limit_is_found() -> None:
         judge_lines(["2026-01-31T12:00:00Z ERROR escrowmq.broker.net.requests request_failed"])
 
 
-def test_what_is_found_is_told(
+def test_a_finding_is_told(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def find_something(seed: int, _frames: int, _directory: Path) -> None:

@@ -132,7 +132,7 @@ async def test_a_store_that_recovers_is_alive_but_not_ready(
         assert await get(server, "/readyz") == (200, b"ready\n")
 
 
-async def test_the_status_tells_what_waits_and_who_is_there(tmp_path: Path) -> None:
+async def test_the_status_tells_the_waiting_work_and_the_clients_online(tmp_path: Path) -> None:
     async with watched(tmp_path) as server:
         peer = await Peer.to(server.broker_address)
         await peer.ask(RequestCode.HEART_BEAT, body=heartbeat("a", "orders"))
@@ -183,7 +183,7 @@ async def test_anything_else_is_refused(tmp_path: Path, request_: bytes, code: i
         assert await get(server, "/healthz") == (200, b"ok\n")
 
 
-async def test_whoever_is_slow_is_cut_off_and_too_many_are_told(
+async def test_slow_clients_are_cut_off_and_too_many_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http, "CONNECTIONS_MAX", 1)

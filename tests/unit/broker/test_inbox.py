@@ -27,7 +27,7 @@ def inbox_of(**fields: int) -> Inbox:
     return Inbox(WriterConfig(**fields))
 
 
-def test_who_has_little_waiting_gets_all_of_it_into_the_next_batch() -> None:
+def test_a_sender_with_few_commands_gets_all_into_the_next_batch() -> None:
     inbox = inbox_of()
     flood = put(inbox, "flood", 500)
     mine = put(inbox, "me", LITTLE)
@@ -37,7 +37,7 @@ def test_who_has_little_waiting_gets_all_of_it_into_the_next_batch() -> None:
     assert len(inbox) == 500 - MUCH_TAKEN
 
 
-def test_those_who_have_much_take_turns() -> None:
+def test_senders_with_many_commands_take_turns() -> None:
     inbox = inbox_of()
     floods = {name: put(inbox, name, 200) for name in ("a", "b", "c")}
     share = MUCH_TAKEN // 3
@@ -82,7 +82,7 @@ def test_decisions_can_have_batches_of_their_own() -> None:
     assert inbox.take() == messages
 
 
-def test_what_nobody_in_particular_sends_is_taken_whole() -> None:
+def test_commands_without_a_sender_are_taken_whole() -> None:
     inbox = inbox_of()
     bulk = [inbox.put(DECISION, None, nobody) for _ in range(2 * LITTLE)]
     assert inbox.take() == bulk
@@ -98,14 +98,14 @@ def test_more_than_a_batch_of_one_sender_is_taken_in_pieces() -> None:
     ]
 
 
-def test_what_nobody_wants_any_more_is_left_out() -> None:
+def test_cancelled_commands_are_left_out() -> None:
     inbox = inbox_of()
     first, second = put(inbox, "a", 2)
     first.is_wanted = False
     assert inbox.take() == [second]
 
 
-def test_the_inbox_is_full_for_those_who_fill_it_and_not_for_others() -> None:
+def test_the_inbox_is_full_for_the_senders_that_fill_it_and_not_for_others() -> None:
     inbox = inbox_of(messages_max=100, inbox_max=200)
     put(inbox, "flood", 100)
     assert not inbox.has_room(1, "flood")
@@ -116,7 +116,7 @@ def test_the_inbox_is_full_for_those_who_fill_it_and_not_for_others() -> None:
     assert inbox.has_room(None, "me")
 
 
-def test_bytes_are_full_for_those_who_fill_them_and_not_for_others() -> None:
+def test_the_byte_limit_holds_for_the_senders_that_reach_it_and_not_for_others() -> None:
     inbox = inbox_of(bytes_max=1_000)
     assert inbox.has_room(5_000, "me")
     put(inbox, "flood", 1, size=1_000)

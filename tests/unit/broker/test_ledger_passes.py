@@ -181,7 +181,9 @@ async def test_a_ledger_that_is_not_configured_counts_as_absent(tmp_path: Path) 
         assert await was_asked(peer)
 
 
-async def test_while_a_database_never_told_its_ledger_nobody_is_asked(tmp_path: Path) -> None:
+async def test_no_producer_is_asked_while_a_database_has_not_told_its_ledger(
+    tmp_path: Path,
+) -> None:
     shop = Shop.create(tmp_path / "shop.db")
     missing = f"sqlite:///{tmp_path / 'late.db'}"
     async with looking(tmp_path / "data", shop=shop.url, late=missing) as server:

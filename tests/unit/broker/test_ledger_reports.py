@@ -89,7 +89,7 @@ def test_the_pipelines_that_are_kept_are_limited() -> None:
     assert kept == [f"p{number}" for number in range(1, PIPELINES_MAX + 1)]
 
 
-def test_what_a_restarted_pipeline_says_hides_what_it_said_before() -> None:
+def test_the_report_of_a_restarted_pipeline_replaces_its_earlier_one() -> None:
     reports = LedgerReports()
     put(reports, NEVER, by="host/1")
     put(reports, REACHED, by="host/2")

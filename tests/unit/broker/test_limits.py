@@ -82,7 +82,7 @@ async def test_others_are_answered_while_one_has_ten_thousand_requests(tmp_path:
         assert handled == count + 1
 
 
-async def test_who_asks_for_one_thing_at_a_time_is_never_behind(tmp_path: Path) -> None:
+async def test_a_client_with_one_request_at_a_time_is_never_behind(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         peers = [await Peer.to(server.broker_address) for _ in range(21)]
         *greedy, modest = peers

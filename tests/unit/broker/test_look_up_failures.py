@@ -53,12 +53,21 @@ UNKNOWN = "outcomes=['unknown'], reasons=['']"
         # Another version.
         (CONFIGURED.replace("Configured()", "Configured(version=2)"), "version=2"),
         # It says something before it is asked.
-        (CONFIGURED.replace("say(Con", "say(Known(number=1), Con"), "an answer to no request"),
-        (CONFIGURED + "say(Known(number=call.number + 1)); input()", "an answer to no request"),
-        (CONFIGURED + "say(*[Known(number=call.number)] * 2); input()", "an answer to no request"),
+        (
+            CONFIGURED.replace("say(Con", "say(Known(number=1), Con"),
+            "the answer belongs to no request",
+        ),
+        (
+            CONFIGURED + "say(Known(number=call.number + 1)); input()",
+            "the answer belongs to no request",
+        ),
+        (
+            CONFIGURED + "say(*[Known(number=call.number)] * 2); input()",
+            "the answer belongs to no request",
+        ),
         (
             CONFIGURED + f"say(LookUpAnswer(number=1, {UNKNOWN})); input()",
-            "an answer to no request",
+            "the answer belongs to no request",
         ),
         (CONFIGURED + "os.write(1, b'\\0\\0\\0\\1\\xc1'); input()", "look_up_malformed"),
         (CONFIGURED + "os.close(1); input()", "closed its output"),
@@ -94,7 +103,7 @@ def test_an_answer_with_other_rows_than_its_request_is_garbage() -> None:
         process = LookUpProcess((sys.executable, "-c", program), {}, PATIENT)
         await process.start()
         error = await failure(process.look_up(look_up_request("u", 2)))
-        assert "an answer to no request" in str(error)
+        assert "the answer belongs to no request" in str(error)
         await process.stop()
 
     run(work())

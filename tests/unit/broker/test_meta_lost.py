@@ -64,10 +64,10 @@ async def test_a_topic_keeps_its_queues_when_meta_db_is_lost(
                 RequestCode.GET_KV_CONFIG, KeyValueHeader(namespace="n", key="k", value="")
             )
             assert facts(kept)["value"] == "v"
-            assert server.broker.vitals.catalog.offsets_lost == "meta.db was missing"
+            assert server.broker.vitals.found.catalog.offsets_lost == "meta.db was missing"
     assert "meta_rebuilt" in events(caplog)
     async with serving(tmp_path) as server:
-        assert server.broker.vitals.catalog.offsets_lost == ""
+        assert server.broker.vitals.found.catalog.offsets_lost == ""
     with closing(sqlite3.connect(tmp_path / "meta.db")) as connection:
         names = connection.execute("SELECT name FROM topics").fetchall()
         assert names == [("orders",)]
@@ -87,10 +87,10 @@ async def test_one_wrong_offset_does_not_refuse_the_start(tmp_path: Path) -> Non
         assert await queried(peer) == 1
         # The offset is lost, so the group gets the start of the queue, never its end.
         assert await queried(peer, "other") == 0
-        assert server.broker.vitals.catalog.offsets_lost == "1 rows are damaged"
+        assert server.broker.vitals.found.catalog.offsets_lost == "1 rows are damaged"
     assert (tmp_path / "meta.db.damaged-1").exists()
     async with serving(tmp_path) as server:
-        assert server.broker.vitals.catalog.offsets_lost == ""
+        assert server.broker.vitals.found.catalog.offsets_lost == ""
 
 
 @pytest.mark.parametrize("loss", ["missing", "damaged", "old"])
@@ -168,7 +168,7 @@ async def test_a_topic_whose_record_is_lost_is_made_of_its_queues(tmp_path: Path
     catalog = msgspec.structs.replace(catalog, topics=topics)
     save(disk, msgspec.structs.replace(checkpoint, catalog=catalog))
     async with serving(tmp_path) as server:
-        assert server.broker.vitals.catalog.topics_found == ["orders"]
+        assert server.broker.vitals.found.catalog.topics_found == ["orders"]
         assert server.broker.topics.named("orders").read_queue_count == 6
         assert texts(server, queue_id=5) == ["a"]
 
@@ -185,7 +185,7 @@ async def test_a_queue_whose_name_is_lost_makes_no_topic(tmp_path: Path) -> None
     lost = msgspec.structs.replace(named, topic="lost.0")
     save(disk, msgspec.structs.replace(checkpoint, queues=[lost]))
     async with serving(tmp_path) as server:
-        assert server.broker.vitals.catalog.topics_found == []
+        assert server.broker.vitals.found.catalog.topics_found == []
         assert server.broker.catalog.topic("lost.0") is None
 
 
@@ -251,11 +251,11 @@ async def test_a_data_directory_of_version_2_opens_with_its_topics_groups_and_se
 async def test_one_without_its_meta_db_has_the_queues_that_its_log_names(old: Path) -> None:
     (old / "meta.db").unlink()
     async with serving(old) as server:
-        assert server.broker.vitals.catalog.offsets_lost == "meta.db was missing"
+        assert server.broker.vitals.found.catalog.offsets_lost == "meta.db was missing"
         assert server.broker.topics.named("orders").read_queue_count == 32
         assert texts(server, queue_id=31) == ["order 31"]
         # Without meta.db, the deletion of "gone" is unknown.
-        assert server.broker.vitals.catalog.topics_found == ["gone", "orders"]
+        assert server.broker.vitals.found.catalog.topics_found == ["gone", "orders"]
 
 
 async def test_a_migration_that_was_cut_short_is_done_again(

@@ -114,7 +114,7 @@ def settled(page: Page) -> dict[tuple[str, str], float]:
     return {(labels["source"], labels["decision"]): value for labels, value in told}
 
 
-async def test_a_decision_is_counted_for_whoever_made_it(tmp_path: Path) -> None:
+async def test_a_decision_is_counted_by_its_source(tmp_path: Path) -> None:
     async with watched(tmp_path) as server:
         peer = await producer(server, "p")
         for number in range(8):
@@ -342,7 +342,7 @@ async def test_while_the_store_recovers_the_page_says_so(
         assert (await scrape(server)).value("escrowmq_ready") == 1
 
 
-async def test_what_is_on_the_page_is_declared_with_its_labels(tmp_path: Path) -> None:
+async def test_every_metric_on_the_page_is_declared_with_its_labels(tmp_path: Path) -> None:
     async with watched(tmp_path) as server:
         peer = await shop(server)
         held = [await peer.ask(SEND, half(key), b"x") for key in ("t1", "t2", "t3")]
@@ -389,7 +389,7 @@ async def test_a_page_that_fails_says_so_and_the_others_go_on(
         assert events(caplog) == ["page_failed"]
 
 
-async def test_all_who_ask_at_once_share_one_page(tmp_path: Path) -> None:
+async def test_scrapes_at_the_same_time_share_one_page(tmp_path: Path) -> None:
     async with watched(tmp_path) as server:
         page = MetricsPage(lambda: server.broker, cluster="c", name="b")
         hung_up, *others = [asyncio.ensure_future(page()) for _ in range(3)]

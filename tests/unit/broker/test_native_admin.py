@@ -30,7 +30,7 @@ from tests.unit.broker.native_peer import all_rows, ask, hold, sent
 from tests.unit.broker.wire import SEND, T0, Peer, sending, serving, visible
 
 
-async def test_groups_are_listed_with_who_is_online_of_them(tmp_path: Path) -> None:
+async def test_groups_are_listed_with_their_members_online(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         peer = await Peer.to(server.broker_address)
         said = Heartbeat(
@@ -77,7 +77,9 @@ async def test_offsets_are_listed_with_their_lag(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cursor", ["x", "[1]", '"text"'])
-async def test_a_cursor_that_nobody_gave_is_refused(tmp_path: Path, cursor: str) -> None:
+async def test_a_cursor_that_the_broker_did_not_make_is_refused(
+    tmp_path: Path, cursor: str
+) -> None:
     async with serving(tmp_path) as server:
         peer = await Peer.to(server.broker_address)
         with pytest.raises(ProtocolViolation, match="cursor_malformed"):

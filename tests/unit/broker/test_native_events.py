@@ -172,7 +172,7 @@ async def test_each_run_of_a_batch_is_told_with_its_own_transaction(tmp_path: Pa
         ]
 
 
-async def test_what_is_carried_forward_and_what_waits_for_its_time_are_told(
+async def test_carried_and_delayed_messages_are_told(
     tmp_path: Path,
 ) -> None:
     clock = ManualClock(T0)
@@ -214,7 +214,7 @@ def damage(server: Server, number: int) -> tuple[int, int]:
     return victim.log_offset, victim.end - victim.log_offset
 
 
-async def test_what_cannot_be_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_damaged_events_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # On a busy machine, a page could end at its time limit before it reaches its row limit.
     monkeypatch.setattr(log_lists, "PAGE_S_MAX", 60.0)
     async with serving(tmp_path) as server:

@@ -136,7 +136,7 @@ async def test_a_state_that_is_none_is_refused(tmp_path: Path, states: str) -> N
             await ask(peer, LIST, listing(states=states))
 
 
-async def test_a_cursor_that_nobody_gave_is_refused(tmp_path: Path) -> None:
+async def test_a_cursor_that_the_broker_did_not_make_is_refused(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         peer = await Peer.to(server.broker_address)
         with pytest.raises(ProtocolViolation, match="cursor_malformed"):
@@ -243,7 +243,7 @@ async def test_a_plan_of_something_else_is_refused(tmp_path: Path) -> None:
             await ask(peer, NativeCode.PLAN_RANGES, PlanHeader(what="weather"))
 
 
-async def test_nobody_waits_while_arrow_is_imported(
+async def test_no_request_waits_while_arrow_is_imported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with serving(tmp_path) as server:
@@ -260,7 +260,7 @@ async def test_nobody_waits_while_arrow_is_imported(
         assert read_answer(LIST, waited).rows == read_answer(LIST, other).rows
 
 
-async def test_what_is_wrong_with_arrow_rows_is_said_also_after_the_import(
+async def test_wrong_arrow_rows_are_refused_after_the_import_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with serving(tmp_path) as server:

@@ -113,7 +113,7 @@ async def test_another_broker_s_offset_id_finds_nothing_here(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("odd", ["x", "99", "9" * 30, "²", "FF" * 16, "0" * 32, "-1", "%"])
-async def test_what_is_no_id_finds_nothing(tmp_path: Path, odd: str) -> None:
+async def test_a_malformed_id_finds_nothing(tmp_path: Path, odd: str) -> None:
     async with serving(tmp_path) as server:
         peer = await Peer.to(server.broker_address)
         await hold(peer, "t", sent(b"1"))
@@ -165,7 +165,7 @@ async def test_a_preview_of_many_messages_is_limited_and_says_how_many_there_are
             await decide(peer, 0)
 
 
-async def test_what_is_not_there_has_no_preview(tmp_path: Path) -> None:
+async def test_a_missing_transaction_has_no_preview(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         peer = await Peer.to(server.broker_address)
         await hold(peer, "t", sent(b"1"))

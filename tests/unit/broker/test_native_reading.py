@@ -99,7 +99,7 @@ async def test_a_page_has_a_limit_of_bytes_but_at_least_one_message(
         assert len(await all_rows(peer, READ, reading())) == 2
 
 
-async def test_what_is_deleted_is_passed_over(tmp_path: Path) -> None:
+async def test_deleted_messages_are_passed_over(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         peer = await Peer.to(server.broker_address)
         await ask(peer, NativeCode.SEND_MANY, rows=[sent(b"1"), sent(b"2"), sent(b"3")])
@@ -111,7 +111,7 @@ async def test_what_is_deleted_is_passed_over(tmp_path: Path) -> None:
         assert answer.header.queue_start == 2
 
 
-async def test_a_queue_that_nobody_sent_to_is_empty_and_an_unknown_topic_refused(
+async def test_an_unused_queue_is_empty_and_an_unknown_topic_is_refused(
     tmp_path: Path,
 ) -> None:
     async with serving(tmp_path) as server:

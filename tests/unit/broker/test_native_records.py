@@ -142,7 +142,9 @@ async def test_a_page_may_end_within_a_decision(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cursor", ["x", "1/2/3", "-1", "1/x"])
-async def test_a_cursor_that_nobody_gave_is_refused(tmp_path: Path, cursor: str) -> None:
+async def test_a_cursor_that_the_broker_did_not_make_is_refused(
+    tmp_path: Path, cursor: str
+) -> None:
     async with serving(tmp_path) as server:
         peer = await Peer.to(server.broker_address)
         with pytest.raises(ProtocolViolation, match="cursor_malformed"):
@@ -168,7 +170,7 @@ async def test_a_batch_decision_names_its_batch(tmp_path: Path) -> None:
         assert line[1].detail == "batch 0 of app, query q"
 
 
-async def test_what_was_carried_forward_is_told_as_a_copy(tmp_path: Path) -> None:
+async def test_a_carried_message_is_told_as_a_copy(tmp_path: Path) -> None:
     clock = ManualClock(T0)
     async with serving(tmp_path, clock, store={"copy_after_ms": HOUR_MS}) as server:
         peer = await Peer.to(server.broker_address)

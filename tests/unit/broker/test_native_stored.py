@@ -80,7 +80,7 @@ async def test_a_range_is_read_in_answers_of_limited_size(tmp_path: Path) -> Non
         assert stored(await read(peer, start=9)) == []
 
 
-async def test_nobody_can_ask_for_too_many_bytes(
+async def test_an_answer_has_a_limit_of_bytes_whatever_was_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with serving(tmp_path) as server:
@@ -92,7 +92,7 @@ async def test_nobody_can_ask_for_too_many_bytes(
         assert len(stored(await read(peer, bytes_max=2**31 - 1))) == 1
 
 
-async def test_beside_somebody_who_sends_answers_are_small(
+async def test_answers_are_small_beside_a_sender(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pace, "IN_USE_S", 3_600)
@@ -119,7 +119,7 @@ async def test_tags_are_filtered_by_their_codes(tmp_path: Path) -> None:
                 await read(peer, tag_codes=garbage)
 
 
-async def test_what_is_deleted_is_passed_over_and_what_is_not_there_is_empty(
+async def test_deleted_messages_are_passed_over_and_missing_ones_are_empty(
     tmp_path: Path,
 ) -> None:
     async with serving(tmp_path) as server:

@@ -135,7 +135,9 @@ async def test_very_many_are_decided_in_slices_between_which_others_have_their_t
         assert len(frames) == 10
 
 
-async def test_what_cannot_be_decided_together_is_decided_on_its_own(tmp_path: Path) -> None:
+async def test_transactions_that_cannot_be_decided_together_are_decided_one_by_one(
+    tmp_path: Path,
+) -> None:
     async with serving(tmp_path) as server:
         peer = await Peer.to(server.broker_address)
         await hold(peer, "two", sent(b"1"), sent(b"2"))

@@ -79,7 +79,7 @@ async def test_a_half_in_bulk_looks_like_that_of_a_stock_client(tmp_path: Path) 
         assert (first.born_host, first.born_at_ms) == (second.born_host, second.born_at_ms)
 
 
-async def test_nobody_else_s_group_can_be_put_into_a_half(tmp_path: Path) -> None:
+async def test_properties_of_a_half_cannot_change_its_group(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         peer = await Peer.to(server.broker_address)
         await hold(peer, "t", sent(PGROUP="other", TRAN_MSG="false"))
@@ -106,7 +106,7 @@ async def test_numbered_requests_are_answered_again_and_a_gap_is_refused(tmp_pat
             await hold(peer, "t", number=2)
 
 
-async def test_what_a_half_says_of_its_ledger_and_checks_is_kept(tmp_path: Path) -> None:
+async def test_the_ledger_and_check_fields_of_a_half_are_kept(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         peer = await Peer.to(server.broker_address)
         await hold(peer, "t", ledger="uuid", allowed_ms=5_000, check_after_ms=1_000)
@@ -344,7 +344,7 @@ async def test_a_stock_client_s_refusal_has_no_fields_of_ours(tmp_path: Path) ->
         assert unknown.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
 
 
-async def test_after_a_failed_flush_nobody_is_told_a_lie(tmp_path: Path) -> None:
+async def test_after_a_failed_flush_no_request_is_answered_as_stored(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         peer = await Peer.to(server.broker_address)
         await hold(peer, "t")
@@ -355,7 +355,7 @@ async def test_after_a_failed_flush_nobody_is_told_a_lie(tmp_path: Path) -> None
         server.broker.store.failure = None
 
 
-async def test_what_no_client_of_ours_sends_is_a_violation(tmp_path: Path) -> None:
+async def test_requests_that_our_clients_never_send_are_violations(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         peer = await Peer.to(server.broker_address)
         answer = await peer.ask(NativeCode.SEND_MANY, NativeHeader(), b"\x91\x91\x01")

@@ -41,6 +41,8 @@ from tests.unit.store.helpers import message
 async def test_decisions_stand_in_the_op_topic_as_rocketmq_writes_them(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         peer = await Peer.to(server.broker_address)
+        nothing = await peer.ask(PULL, asking(OP_TOPIC, 0))
+        assert nothing.code == ResponseCode.PULL_NOT_FOUND
         held = await hold(peer, "a", "b", "c")
         later(server, 1_000)
         await peer.ask(END, ending(held[1], ROLLBACK))

@@ -238,7 +238,7 @@ async def test_rocketmqs_way_rolls_back_and_keeps_the_message(tmp_path: Path) ->
         assert (told.parked, told.undecided, told.round_did) == (0, 0, "rolled_back=1")
 
 
-async def test_what_names_a_ledger_is_never_rolled_back_by_time(tmp_path: Path) -> None:
+async def test_a_transaction_with_a_ledger_is_never_rolled_back_by_time(tmp_path: Path) -> None:
     async with serving(tmp_path, **ROLLS_BACK) as server:
         peer = await producer(server, "p")
         await hold(peer, "t1", ledger=LEDGER, allowed_ms=MINUTE_MS)

@@ -20,6 +20,7 @@ from escrowmq.broker.pop.receipts import (
     read_receipt,
 )
 from escrowmq.broker.server import Server
+from escrowmq.model.catalog import Group
 from escrowmq.model.errors import RequestRefused
 from escrowmq.model.futures import resolve
 from escrowmq.protocol.remoting.admin_headers import ResetOffsetHeader
@@ -163,7 +164,9 @@ async def test_a_removed_group_begins_anew(tmp_path: Path) -> None:
 
 async def test_retries_wait_as_rocketmqs_policy_says(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
-        delays = [server.broker.popping.retry_delay_ms(attempt) for attempt in (1, 2, 3, 16, 99)]
+        group = Group(name="readers")
+        delay_ms = server.broker.popping.retry_delay_ms
+        delays = [delay_ms(group, attempt) for attempt in (1, 2, 3, 16, 99)]
         assert delays == [10_000, 30_000, 60_000, 7_200_000, 7_200_000]
 
 

@@ -104,7 +104,7 @@ async def test_no_offset_is_stored_beyond_the_end_of_its_queue(tmp_path: Path) -
         assert facts(answer)["offset"] == "0"
 
 
-async def test_who_asked_for_the_end_may_begin_there(restored: Path) -> None:
+async def test_a_group_that_asked_for_the_end_may_begin_there(restored: Path) -> None:
     async with serving(restored) as server:
         peer, other = [await Peer.to(server.broker_address) for _ in range(2)]
         await send(peer, "new 1", "new 2")
@@ -125,7 +125,7 @@ async def test_tools_look_wherever_they_like(restored: Path) -> None:
         assert bodies(answer) == ["new 3"]
 
 
-async def test_a_restart_moves_nobody(tmp_path: Path) -> None:
+async def test_a_restart_moves_no_group(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         peer = await Peer.to(server.broker_address)
         await send(peer, "a", "b", "c")

@@ -218,7 +218,7 @@ async def test_retention_beside_a_large_spark_batch_waits_until_all_of_it_is_vis
 # Disk space
 
 
-async def test_a_disk_without_room_makes_it_wait_and_kills_nobody() -> None:
+async def test_a_disk_without_room_makes_retention_wait_and_stops_no_broker() -> None:
     disk, clock = FaultyDisk(), ManualClock()
     async with retaining(disk, clock, free_bytes_min=64 * KIB) as (writer, retention):
         await make_old(writer, clock)
@@ -236,7 +236,7 @@ async def test_a_disk_without_room_makes_it_wait_and_kills_nobody() -> None:
         assert (retention.state, retention.missing_bytes, retention.carried) == ("idle", 0, 20)
 
 
-async def test_what_is_carried_is_not_refused_where_decisions_are() -> None:
+async def test_a_full_disk_refuses_decisions_and_still_carries_messages() -> None:
     disk, clock = FaultyDisk(), ManualClock()
     async with retaining(disk, clock, free_bytes_min=256 * KIB) as (writer, retention):
         await make_old(writer, clock)
@@ -357,7 +357,7 @@ async def test_a_broker_keeps_a_reserve_and_makes_it_again(tmp_path: Path) -> No
         await eventually(lambda: reserve.is_whole and path.exists())
 
 
-async def test_it_leaves_most_of_the_time_to_those_who_send(
+async def test_retention_leaves_most_of_the_time_to_senders(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     slept: list[float] = []

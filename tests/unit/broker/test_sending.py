@@ -100,7 +100,7 @@ async def test_a_batch_is_stored_in_one_queue(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("header", "code"), REFUSED)
-async def test_what_cannot_be_stored_is_refused_by_rocketmqs_codes(
+async def test_a_message_that_cannot_be_stored_is_refused_with_rocketmqs_code(
     tmp_path: Path, header: object, code: ResponseCode
 ) -> None:
     async with serving(tmp_path) as server:
@@ -146,7 +146,9 @@ async def test_a_rolled_back_half_message_is_never_seen(tmp_path: Path) -> None:
         assert visible(server) == []
 
 
-async def test_who_ends_a_transaction_must_know_it(tmp_path: Path) -> None:
+async def test_an_end_must_name_the_group_and_the_offsets_of_its_half_message(
+    tmp_path: Path,
+) -> None:
     async with serving(tmp_path) as server:
         peer = await Peer.to(server.broker_address)
         answer = await peer.ask(SEND, half("t1"), b"x")
@@ -160,7 +162,7 @@ async def test_who_ends_a_transaction_must_know_it(tmp_path: Path) -> None:
         assert visible(server) == []
 
 
-async def test_what_was_acknowledged_is_there_after_a_restart(tmp_path: Path) -> None:
+async def test_acknowledged_messages_are_there_after_a_restart(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         peer = await Peer.to(server.broker_address)
         await peer.ask(SEND, sending(), b"plain")

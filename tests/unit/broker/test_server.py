@@ -124,6 +124,14 @@ async def test_a_request_without_its_fields_is_refused_and_the_connection_goes_o
         assert (await peer.ask(SEND, sending(), b"x")).code == ResponseCode.SUCCESS
 
 
+async def test_a_frame_beyond_16_mib_ends_the_connection(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        bad, good = [await Peer.to(server.broker_address) for _ in range(2)]
+        bad.write((16 * 1024 * 1024 + 1).to_bytes(4) + bytes(100))
+        assert await bad.is_cut()
+        assert (await good.ask(SEND, sending(), b"x")).code == ResponseCode.SUCCESS
+
+
 async def test_bytes_that_are_no_frame_end_the_connection_and_no_other(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         bad, good = [await Peer.to(server.broker_address) for _ in range(2)]
@@ -188,7 +196,7 @@ async def test_after_a_failed_write_it_says_so_and_stops(
         assert (await peer.ask(SEND, sending(), b"z")).code == ResponseCode.SUCCESS
 
 
-async def test_who_comes_while_it_stops_is_not_left_hanging(tmp_path: Path) -> None:
+async def test_a_client_that_connects_during_the_stop_is_disconnected(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         host, _, port = server.broker_address.rpartition(":")
         # The kernel has connected this socket; the broker has not accepted it yet.

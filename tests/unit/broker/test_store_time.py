@@ -86,7 +86,7 @@ def test_store_time_never_goes_back_and_never_stands_still(
 # The wall clock is far ahead.
 
 
-def test_a_gap_that_nobody_vouches_for_is_not_followed_and_nothing_is_deleted() -> None:
+def test_a_gap_without_a_witness_is_not_followed_and_nothing_is_deleted() -> None:
     world = World()
     assert world.jumps(4 * DAY) is None
     assert (world.now_ms, world.time.gap, world.time.is_doubtful) == (T0, ClockGap.AHEAD, True)
@@ -99,7 +99,7 @@ def test_a_gap_that_nobody_vouches_for_is_not_followed_and_nothing_is_deleted() 
     assert world.time.deletion_now_ms(DAY, world.boot_ms) == 0
 
 
-def test_what_the_kernel_vouches_for_is_followed_at_once_and_deletion_waits_an_hour() -> None:
+def test_a_gap_that_the_kernel_confirms_is_followed_at_once_and_deletion_waits_an_hour() -> None:
     world = World(synchronized=True)
     move = world.jumps(4 * DAY)
     assert move is not None
@@ -168,7 +168,7 @@ def test_witnesses_of_one_gap_say_nothing_about_the_next() -> None:
     assert world.time.witnesses == 1
 
 
-def test_nobody_is_a_witness_while_nobody_asks() -> None:
+def test_hosts_are_no_witnesses_unless_the_broker_asks() -> None:
     world = World()
     world.time.witness(b"host", T0, T0)
     assert not world.time.wants_witnesses

@@ -34,7 +34,7 @@ def test_nothing_is_deleted_before_it_is_on_record_that_the_wall_clock_went_back
     assert world.time.deletion_waits(world.boot_ms) == ""
 
 
-def test_what_was_there_before_the_wall_clock_went_back_lives_longer_by_the_gap() -> None:
+def test_messages_from_before_a_clock_went_back_live_longer_by_the_gap() -> None:
     world = World(synchronized=True)
     # A message is stored at T0. The kernel confirms a time that is two hours ahead.
     world.jumps(2 * HOUR)

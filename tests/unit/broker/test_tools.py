@@ -20,7 +20,7 @@ from escrowmq.protocol.remoting.admin_headers import (
 )
 from escrowmq.protocol.remoting.bodies import encode_body
 from escrowmq.protocol.remoting.cluster_bodies import GroupConfig
-from escrowmq.protocol.remoting.codes import RequestCode, ResponseCode
+from escrowmq.protocol.remoting.codes import OUR_VERSION, RequestCode, ResponseCode
 from escrowmq.protocol.remoting.consumer_headers import (
     ConsumerGroupHeader,
 )
@@ -29,6 +29,7 @@ from tests.unit.broker.wire import (
     SEND,
     T0,
     Peer,
+    clock_of,
     facts,
     half,
     serving,
@@ -113,11 +114,14 @@ async def test_groups_are_shown_with_their_members_and_progress(tmp_path: Path) 
         )
         assert msgspec.json.decode(readers.body)["groupList"] == ["shop"]
         online = msgspec.json.decode((await peer.ask(connections, group)).body)
-        assert online["connectionSet"][0]["clientId"] == "c1"
+        (member,) = online["connectionSet"]
+        assert (member["clientId"], member["language"]) == ("c1", "PYTHON")
+        assert member["version"] == OUR_VERSION
         assert online["subscriptionTable"]["orders"]["subString"] == "paid"
         producers = RequestCode.GET_PRODUCER_CONNECTION_LIST
         found = await peer.ask(producers, ProducerGroupHeader(producer_group="pay"))
-        assert msgspec.json.decode(found.body)["connectionSet"][0]["language"] == "PYTHON"
+        (sender,) = msgspec.json.decode(found.body)["connectionSet"]
+        assert (sender["language"], sender["version"]) == ("PYTHON", OUR_VERSION)
         nobody = await peer.ask(producers, ProducerGroupHeader(producer_group="x"))
         assert nobody.code == ResponseCode.CONSUMER_NOT_ONLINE
         stranger = ConsumerGroupHeader(consumer_group="x")
@@ -137,9 +141,12 @@ async def test_a_group_is_sent_back_whether_it_is_online_or_not(tmp_path: Path) 
     key = ("shop", "orders", 1)
     async with serving(tmp_path) as server:
         peer = await shop(server)
-        await send(peer, "a", "b")
+        await send(peer, "a")
+        clock_of(server).advance(ms=1_000)
+        await send(peer, "b")
         for header, offset in (
             (to_start, 0),
+            (msgspec.structs.replace(to_start, stored_at_ms=T0 + 1_000), 1),
             (msgspec.structs.replace(to_start, stored_at_ms=-1), 2),
             (msgspec.structs.replace(to_start, offset=1, queue_id=1), 1),
             (msgspec.structs.replace(to_start, offset=99), 2),

@@ -100,7 +100,7 @@ def test_only_a_topic_that_may_be_inherited_is_a_template(topics: Made) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(SYSTEM_TOPICS))
-def test_nobody_sends_to_the_systems_topics(topics: Made, name: str) -> None:
+def test_system_topics_refuse_messages_of_clients(topics: Made, name: str) -> None:
     assert topics.get(name) is not None
     with pytest.raises(RequestRefused, match="topic_of_system"):
         send(topics, name)
@@ -112,6 +112,11 @@ def test_a_name_that_is_not_allowed_makes_no_topic(topics: Made, name: str) -> N
         send(topics, name)
     with pytest.raises(RequestRefused, match="topic_illegal"):
         topics.put(Topic(name=name or "?"))
+
+
+@pytest.mark.parametrize("name", ["x", "%a|b-C_9", "x" * 127])
+def test_an_allowed_name_makes_a_topic(topics: Made, name: str) -> None:
+    assert send(topics, name).name == name
 
 
 def test_a_queue_beyond_the_last_is_refused(topics: Made) -> None:

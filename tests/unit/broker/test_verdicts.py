@@ -170,7 +170,7 @@ async def test_only_what_is_parked_can_be_resumed(tmp_path: Path) -> None:
             assert code in answer.remark
 
 
-async def test_when_the_store_fails_nobody_knows_how_a_verdict_ended(
+async def test_a_verdict_has_an_unknown_outcome_if_the_store_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with serving(tmp_path) as server:
@@ -185,7 +185,7 @@ async def test_when_the_store_fails_nobody_knows_how_a_verdict_ended(
         assert await obey(server, VerdictKind.COMMIT) == "busy"
 
 
-async def test_who_cannot_be_told_does_not_stop_the_writer(
+async def test_a_caller_that_cannot_be_told_does_not_stop_the_writer(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with serving(tmp_path) as server:
@@ -256,7 +256,7 @@ async def test_a_settlement_that_contradicts_a_producer_raises_one_alert(
 # Questions.
 
 
-async def test_status_can_tell_who_waits_for_a_producer(tmp_path: Path) -> None:
+async def test_status_counts_the_transactions_that_wait_for_a_producer(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         peer = await Peer.to(server.broker_address)
         for number in range(3):

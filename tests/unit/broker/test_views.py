@@ -79,7 +79,7 @@ async def test_half_messages_stand_in_the_half_topic_whatever_became_of_them(
         assert [one.body for one in visible(server)] == [b"a"]
 
 
-async def test_what_is_no_half_message_is_passed_over(
+async def test_messages_that_are_no_half_messages_are_passed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(system_queues, "LOOKED_AT_MAX", 2)
@@ -223,7 +223,7 @@ async def test_all_messages_of_a_parked_transaction_are_there(
 
 
 @pytest.mark.parametrize("what", ["parking", "half", "decision"])
-async def test_what_was_lost_with_damaged_bytes_is_passed_over(tmp_path: Path, what: str) -> None:
+async def test_messages_lost_with_damaged_bytes_are_passed_over(tmp_path: Path, what: str) -> None:
     async with serving(tmp_path) as server:
         peer = await Peer.to(server.broker_address)
         store = server.broker.store

@@ -88,7 +88,7 @@ async def in_thread(wait: threading.Event) -> None:
     assert await asyncio.to_thread(wait.wait, DEADLINE_S)
 
 
-async def test_what_was_answered_survives_a_power_cut() -> None:
+async def test_answered_commands_survive_a_power_cut() -> None:
     disk = FaultyDisk()
     writer = Writer(opened(disk), ManualClock())
     half = await held(writer, 1)
@@ -219,7 +219,7 @@ async def test_a_message_larger_than_all_that_may_wait_is_taken_when_nothing_wai
 @pytest.mark.parametrize(
     ("kind", "code"), [(DiskCall.FLUSH, errno.EIO), (DiskCall.WRITE, errno.ENOSPC)]
 )
-async def test_after_a_failed_write_nobody_is_told_a_wrong_thing(
+async def test_after_a_failed_write_the_store_stops_and_callers_get_unknown_outcomes(
     kind: DiskCall, code: int, together: int
 ) -> None:
     disk = FaultyDisk()
@@ -242,7 +242,7 @@ async def test_after_a_failed_write_nobody_is_told_a_wrong_thing(
     assert after.store.table.end >= 1
 
 
-async def test_those_who_wait_for_room_learn_of_a_failure() -> None:
+async def test_callers_that_wait_for_room_learn_of_a_failure() -> None:
     disk = SlowDisk()
     writer = Writer(opened(disk), ManualClock(), WriterConfig(inbox_max=2, messages_max=1))
     for number in range(4):
@@ -328,7 +328,7 @@ async def test_work_alone_sees_only_what_is_durable_and_may_delete_log() -> None
     await writer.close()
 
 
-async def test_whoever_waits_for_messages_is_told_which_queues_grew() -> None:
+async def test_waiting_readers_are_told_which_queues_grew() -> None:
     writer = Writer(opened(FaultyDisk()), ManualClock())
     grown: list[set[int]] = []
     writer.on_visible = grown.append

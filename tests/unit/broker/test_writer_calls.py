@@ -17,7 +17,7 @@ from escrowmq.transaction.commands import Decision, EndReply, HoldReply
 from tests.unit.broker.test_writer import commit, held, opened, prepare
 
 
-async def test_who_cannot_wait_is_told_later_or_refused_when_there_is_no_room() -> None:
+async def test_a_caller_that_cannot_wait_is_told_later_or_refused_without_room() -> None:
     writer = Writer(opened(FaultyDisk()), ManualClock(), WriterConfig(messages_max=2, inbox_max=3))
     told: list[Decision | BaseException] = []
     first = await held(writer, 0)
@@ -57,7 +57,7 @@ async def test_an_error_that_was_told_is_gone_without_the_collector() -> None:
     await writer.close()
 
 
-async def test_who_no_longer_waits_to_be_alone_harms_nobody() -> None:
+async def test_a_caller_that_gives_up_its_turn_alone_does_no_harm() -> None:
     writer = Writer(opened(FaultyDisk()), ManualClock())
     gone = asyncio.ensure_future(writer.alone(lambda store: store.log.end))
     await asyncio.sleep(0)

@@ -97,7 +97,7 @@ async def test_a_delay_of_thirty_minutes_stays_one_after_a_clock_was_ahead(
         assert seen(server) == ["while it is ahead", "later"]
 
 
-async def test_no_delay_is_shortened_by_a_clock_that_nobody_vouches_for(tmp_path: Path) -> None:
+async def test_a_clock_without_a_witness_shortens_no_delay(tmp_path: Path) -> None:
     clock = ManualClock(T0, synchronized=False)
     async with serving(tmp_path, clock) as server:
         peer = await shop(server)
@@ -150,7 +150,7 @@ async def test_an_absolute_delivery_time_is_by_the_clock_of_its_sender(
         assert seen(server) == ["at"]
 
 
-async def test_an_absolute_time_of_a_clock_that_nobody_else_has_never_comes_early(
+async def test_an_absolute_time_of_a_lone_clock_never_comes_early(
     tmp_path: Path,
 ) -> None:
     clock = ManualClock(T0, synchronized=False)
@@ -200,7 +200,7 @@ async def test_two_client_hosts_vouch_for_a_clock_and_neither_one_nor_this_host(
         assert server.broker.writer.on_durable == unwatched
 
 
-async def test_what_a_spark_job_holds_by_the_thousand_is_a_witness_too(tmp_path: Path) -> None:
+async def test_a_bulk_request_of_a_spark_job_is_a_witness_too(tmp_path: Path) -> None:
     clock = ManualClock(T0, synchronized=False)
     async with serving(tmp_path, clock) as server:
         await jump(server, clock, 4 * DAY)

@@ -180,7 +180,7 @@ async def test_after_a_stop_of_four_days_delays_and_checks_follow_at_once_and_de
         assert kept(server) < count // 4
 
 
-async def test_a_clock_four_days_ahead_at_start_that_nobody_vouches_for_changes_nothing(
+async def test_a_clock_four_days_ahead_at_start_without_a_witness_changes_nothing(
     tmp_path: Path,
 ) -> None:
     clock = ManualClock(T0, synchronized=False)

@@ -69,6 +69,7 @@ RUNS: Mapping[str, tuple[str, ...]] = {
     ),
     "status": (ASKED,),
     "store check": ("{stopped}", "{damaged}"),
+    "store migrate": ("{stopped} --to mapped", "{stopped} --to table"),
     "store repair": ("{damaged} --dry-run", "{damaged} --yes", "{stopped}"),
     "topic create": (ASKED + "made --queues 2", ASKED + "made --dry-run"),
     "topic delete": (ASKED + "gone --yes", ASKED + "gone-too --dry-run"),

@@ -130,7 +130,7 @@ def test_status_tells_disk_and_flushes(known: dict[str, Any], name: str, text: s
     assert facts(answered(**known), ReportedLag())[name] == text
 
 
-def test_status_tells_who_lags_most(run: Run) -> None:
+def test_status_tells_the_group_with_the_largest_lag(run: Run) -> None:
     run("topic", "create", "lagged", "--queues", "1")
     for _ in range(3):
         run("message", "send", "x", "--topic", "lagged")

@@ -261,7 +261,7 @@ def test_a_damaged_backup_leaves_no_data_directory(
     run("restore", tmp_path, "--data-dir", tmp_path / "new", code=5)
 
 
-def test_what_a_killed_restore_left_is_named(tmp_path: Path, backed_up: Path, run: Run) -> None:
+def test_the_files_of_a_killed_restore_are_named(tmp_path: Path, backed_up: Path, run: Run) -> None:
     (tmp_path / "new.restoring").mkdir()
     refused = run("restore", backed_up, "--data-dir", tmp_path / "new", code=5)
     assert "new.restoring" in refused["error"]

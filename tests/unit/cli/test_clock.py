@@ -44,7 +44,7 @@ def jump(broker: InProcessBroker, days: int) -> None:
     broker.advance()
 
 
-def test_a_clock_that_nobody_doubts_is_shown(broker: InProcessBroker, run: Run) -> None:
+def test_a_trusted_clock_is_shown(broker: InProcessBroker, run: Run) -> None:
     assert "small: 0 ms" in run("clock", "show")
     told = json.loads(run("clock", "show", "-o", "json"))
     assert told["clock_gap"] == "none"

@@ -148,6 +148,11 @@ def test_a_bad_flag_is_refused(flag: str, message: str, key: str) -> None:
         ("durability = 'os'", "keys belong in a [section]", "durability"),
         # An unknown section is refused even if it is empty.
         ("[stor]", "no such section, did you mean store?", "stor"),
+        (
+            "[store]\ndurabilty = 'os'",
+            "no such key, did you mean durability?",
+            "store.durabilty",
+        ),
     ],
 )
 def test_a_bad_file_is_refused(file: Path, text: str, message: str, key: str) -> None:
@@ -216,3 +221,11 @@ def test_the_address_of_a_hook_is_filled_in_and_shown_without_its_token() -> Non
     with pytest.raises(RequestRefused, match=r"alerts\.url") as refused:
         load(environ={}, flags=["alerts.url=hooks/secret"])
     assert "secret" not in str(refused.value)
+
+
+def test_the_password_of_the_state_stores_database_is_hidden() -> None:
+    flags = ["transaction.state_url=postgresql://me:${PASSWORD}@db/states"]
+    config = load(environ={"PASSWORD": "secret"}, flags=flags)
+    assert config.section(CheckPolicy).state_url == "postgresql://me:secret@db/states"
+    shown = {setting.name: setting.value for setting in config.settings}
+    assert shown["transaction.state_url"] == "postgresql://me:${PASSWORD}@db/states"

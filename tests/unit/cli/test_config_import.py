@@ -187,7 +187,7 @@ def test_an_ignored_key_has_its_reason() -> None:
 def test_an_unknown_key_is_reported(key: str, meant: str) -> None:
     (row,) = rows_of(f"{key}=1")
     assert (row.key, row.outcome) == (key, "unknown")
-    assert row.reason == f"RocketMQ up to 5.3 has no such key{meant}"
+    assert row.reason == f"RocketMQ up to 5.5 has no such key{meant}"
 
 
 def test_values_of_keys_without_a_setting_are_not_shown(

@@ -28,7 +28,9 @@ def test_a_directory_with_other_files_is_refused_and_stays_as_it_was(
 
 
 @pytest.mark.parametrize("name", ["lost+found", ".keep", "lake", "lock", "meta.db-wal"])
-def test_what_disks_and_cut_short_starts_leave_is_accepted(name: str, tmp_path: Path) -> None:
+def test_leftovers_of_disks_and_of_interrupted_starts_are_accepted(
+    name: str, tmp_path: Path
+) -> None:
     (tmp_path / name).mkdir()
     refuse_foreign_directory(tmp_path)
     refuse_foreign_directory(tmp_path / "new")

@@ -130,6 +130,7 @@ def test_few_open_files_are_a_warning(hard_max: int, level: Severity) -> None:
         ({"undecided_without_producer": 1}, "producers", Severity.WARNING),
         ({"parked": 1}, "parked", Severity.WARNING),
         ({"contradictions": 1}, "contradictions", Severity.PROBLEM),
+        ({"compared_differences": 1}, "comparison", Severity.PROBLEM),
         ({"disk": "no_messages"}, "disk space", Severity.PROBLEM),
         ({"disk": "all", "disk_free_bytes": 1}, "disk space", Severity.WARNING),
         ({"disk": "all", "disk_free_bytes": 2**40}, "disk space", Severity.OK),
@@ -162,7 +163,7 @@ def test_each_state_of_a_broker_has_its_level(
     assert bool(found[check].advice) is (level is not Severity.OK)
 
 
-def test_who_checks_since_when_and_what_it_did_is_told() -> None:
+def test_the_checker_its_start_and_its_results_are_told() -> None:
     told = answered(
         checker="broker",
         checker_since_ms=60_000,

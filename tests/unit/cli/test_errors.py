@@ -82,12 +82,12 @@ def test_a_broker_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
         ("txn show nothing", 2, "transaction_unknown"),
         ("txn commit 99999 --reason x", 2, "transaction_unknown"),
         ("txn list --states odd", 2, "state_unknown: name some of prepared"),
-        ("group show nobody", 2, "group_unknown: escrowmq group list shows all"),
+        ("group show nobody", 2, "group_unknown: `escrowmq group list` shows all groups"),
         ("status --nonsense", 2, "No such option: --nonsense"),
         ("txn show", 2, "Missing argument 'TRANSACTION'; escrowmq txn show --help tells more"),
     ],
 )
-def test_what_a_broker_does_not_know(
+def test_a_name_that_the_broker_does_not_know_is_an_error(
     broker: InProcessBroker,
     capsys: pytest.CaptureFixture[str],
     words: str,
@@ -111,7 +111,7 @@ def test_another_python_is_refused(found: tuple[int, ...]) -> None:
     refuse_other_pythons()
 
 
-def test_what_the_system_refuses_is_one_line_too(tmp_path: Path) -> None:
+def test_an_error_of_the_system_is_one_line_too(tmp_path: Path) -> None:
     """A file size limit of 256 bytes stands in for a full disk."""
     with InProcessBroker(data=tmp_path / "data"):
         pass

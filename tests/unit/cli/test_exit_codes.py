@@ -101,7 +101,7 @@ def test_a_port_of_another_program_is_6(
 
 
 @pytest.mark.parametrize("words", ASKING)
-def test_a_port_where_nobody_listens_is_3(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_port_without_a_listener_is_3(words: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, told = ended(capsys, words, "127.0.0.1:1")
     expected = DOCTOR if words == "doctor" else 3
     assert (code, "broker_unreachable" in told) == (expected, True), told
@@ -148,6 +148,7 @@ def test_the_http_port_of_a_broker_is_told_at_once(
     [
         "store check {folder}/none",
         "store repair {folder}/none",
+        "store migrate {folder}/none --to mapped",
         "backup {folder}/new --data-dir {folder}/none",
         "restore {folder}/none --data-dir {folder}/new",
         "serve --data-dir {folder}/file",

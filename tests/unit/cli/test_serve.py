@@ -142,7 +142,7 @@ def test_a_lower_level_logs_more(tmp_path: Path) -> None:
     assert re.search(r" INFO escrowmq\.store\.recovery\.recovery store_recovered \w+=", errors)
 
 
-async def test_what_was_asked_before_the_signal_is_answered(tmp_path: Path) -> None:
+async def test_requests_before_the_signal_are_answered(tmp_path: Path) -> None:
     with serving(tmp_path) as (process, address):
         peer = await Peer.to(address)
         asked = range(1, 51)
@@ -188,5 +188,5 @@ def test_other_machines_are_let_in_only_if_that_is_said(
         ("", False),
     ],
 )
-def test_what_only_this_machine_reaches(host: str, *, safe: bool) -> None:
+def test_loopback_hosts_are_recognized(host: str, *, safe: bool) -> None:
     assert is_loopback(host) is safe

@@ -1,4 +1,4 @@
-"""``escrowmq store check`` and ``escrowmq store repair`` on real data directories."""
+"""``escrowmq store check``, ``repair`` and ``migrate`` on real data directories."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_a_repair_tells_what_it_did_and_where_the_copies_are(
     assert "were taken out by repairs" in capsys.readouterr().out
 
 
-def test_what_is_found_is_a_row_for_programs(bad: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_finding_is_a_row_for_programs(bad: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code("store", "check", bad, "-o", "csv") == 1
     head, *rows = capsys.readouterr().out.splitlines()
     assert head == "code,path,at,what"
@@ -188,7 +188,7 @@ def test_a_repair_asks_first(bad: Path) -> None:
     assert "No damage is left." in result.output
 
 
-def test_what_can_no_longer_be_delivered_is_named(
+def test_messages_that_can_no_longer_be_delivered_are_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shop = Shop()
@@ -242,7 +242,7 @@ def test_a_served_store_is_not_repaired(bad: Path, capsys: pytest.CaptureFixture
     assert "data_directory_locked" in capsys.readouterr().err
 
 
-def test_what_only_a_person_can_put_right_is_refused(
+def test_damage_that_needs_an_operator_is_refused(
     bad: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (bad / "store" / "notes.txt").write_text("mine")
@@ -318,3 +318,26 @@ def test_a_store_of_another_version_cannot_be_looked_at(
     for command in ("check", "repair"):
         assert exit_code("store", command, good) == 5
         assert "store_version_unknown" in capsys.readouterr().err
+
+
+def test_migrate_moves_the_state_and_names_the_setting(
+    good: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = set((good / "store").iterdir())
+    assert not exit_code("store", "migrate", good, "--to", "mapped")
+    assert "transaction.state_store = mapped" in capsys.readouterr().out
+    assert (good / "store" / "mapped" / "position").is_file()
+    assert not exit_code("store", "migrate", good, "--to", "sql", "-o", "json")
+    told = json.loads(capsys.readouterr().out)
+    assert told["state_store"] == "sql"
+    assert told["undecided"] > 0
+    assert (good / "store" / "state.db").is_file()
+    assert not list((good / "store" / "mapped").iterdir())
+    assert not exit_code("store", "migrate", good, "--to", "table")
+    assert not (good / "store" / "state.db").exists()
+    assert not exit_code("store", "check", good)
+    assert before <= set((good / "store").iterdir())
+
+
+def test_migrate_refuses_an_unknown_state_store(good: Path) -> None:
+    assert exit_code("store", "migrate", good, "--to", "cards") == 2

@@ -186,7 +186,7 @@ def test_two_databases_with_one_uuid_are_both_left_alone(
     assert "copy: ledger_twice, another one has the same UUID" in refused
 
 
-def test_what_is_decided_is_not_decided_again(broker: InProcessBroker, run: Run) -> None:
+def test_a_decided_transaction_is_not_decided_again(broker: InProcessBroker, run: Run) -> None:
     hold(broker, "done")
     run("txn", "commit", "done", "--reason", "x", "--force")
     events = json.loads(run("txn", "show", "done", "-o", "json"))["events"]
@@ -299,7 +299,7 @@ def words(
         ({"state": "committed"}, "A decision is final, so no more checks follow"),
     ],
 )
-def test_what_comes_next_is_said_with_its_reason(known: dict[str, Any], said: str) -> None:
+def test_the_next_step_is_shown_with_its_reason(known: dict[str, Any], said: str) -> None:
     assert said in words(**known)
 
 
@@ -353,7 +353,7 @@ def test_a_transaction_is_explained_from_its_hold_to_its_end(run: Run) -> None:
         assert "by hand: no" in said["words"]
 
 
-def test_nobody_is_said_to_be_asked_about_what_a_spark_sink_holds(
+def test_no_producer_is_named_for_a_transaction_of_a_spark_sink(
     broker: InProcessBroker, run: Run
 ) -> None:
     attempt = f"write/daily/1000/{'0' * 8}/3/{'f' * 32}"
@@ -377,7 +377,7 @@ def test_rocketmqs_way_after_the_last_check_is_said() -> None:
     assert "next round looks it up" in words(rolls_back, checks_sent=15, ledger="u")
 
 
-def test_what_stands_in_the_way_is_said() -> None:
+def test_the_explanation_names_every_obstacle() -> None:
     assert "pipeline is away since" in words(answered(pipeline_away_since_ms=500_000))
     grown = answered(check_backoff=2.0)
     known: dict[str, Any] = {"checks_sent": 3, "next_check_at_ms": 1_004_000}

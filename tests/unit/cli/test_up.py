@@ -118,7 +118,9 @@ def test_a_pipeline_that_starves_steps_less_far_back_for_a_while(tmp_path: Path)
         ({"master": "spark://h:7077", "lake_uri": "/lake", "checkpoint_uri": "/lake"}, False),
     ],
 )
-def test_only_who_steps_back_far_may_starve(settings: dict[str, Any], *, may_it: bool) -> None:
+def test_only_a_process_with_a_very_low_priority_may_starve(
+    settings: dict[str, Any], *, may_it: bool
+) -> None:
     assert may_starve(PipelineConfig(**settings)) is may_it
 
 

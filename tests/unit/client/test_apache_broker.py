@@ -76,7 +76,7 @@ async def test_a_transaction_is_decided_as_it_was_held(tmp_path: Path) -> None:
         assert [one.body for one in _visible(server)] == [b"out"]
 
 
-async def test_what_such_a_broker_cannot_hold_is_refused(tmp_path: Path) -> None:
+async def test_messages_that_such_a_broker_cannot_hold_are_refused(tmp_path: Path) -> None:
     async with serving(tmp_path) as server, producing(server) as producer:
         one, two = Message(topic="orders"), Message(topic="orders")
         with pytest.raises(RequestRefused, match="one_message_per_transaction"):

@@ -204,7 +204,7 @@ def test_a_handler_that_never_handles_is_refused_by_subscribe(handler: Any, why:
         consumer.subscribe("orders")(handler)
 
 
-def test_a_message_that_nobody_decoded_has_no_value() -> None:
+def test_an_undecoded_message_has_no_value() -> None:
     for message in (received(), copy.deepcopy(received()), pickle.loads(pickle.dumps(received()))):
         with pytest.raises(RequestRefused, match="body_not_decoded"):
             _ = message.value

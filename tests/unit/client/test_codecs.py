@@ -175,7 +175,7 @@ def test_null_is_no_reason_to_refuse() -> None:
 
 
 @pytest.mark.parametrize("body", [None, 42, 1.5, True, StructOrder])
-def test_what_is_more_likely_a_slip_than_a_body_is_refused(body: object) -> None:
+def test_a_probable_mistake_is_refused_as_a_body(body: object) -> None:
     with pytest.raises(RequestRefused, match="body_illegal"):
         Message(topic="orders", body=body).seal()
 
@@ -234,7 +234,7 @@ def test_a_key_may_be_a_function(body: object, key: Any, sent: str) -> None:  # 
 
 
 @pytest.mark.parametrize("key", [None, True, 1.5, b"1", lambda _body: None])
-def test_what_is_no_key_is_refused(key: Any) -> None:  # noqa: ANN401
+def test_an_illegal_key_is_refused(key: Any) -> None:  # noqa: ANN401
     with pytest.raises(RequestRefused, match="key_illegal"):
         Message(topic="orders", body=StructOrder(7), key=key).wire()
 

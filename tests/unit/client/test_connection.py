@@ -69,7 +69,7 @@ async def connected(
         await server.wait_closed()
 
 
-async def test_answers_find_who_asked_in_whatever_order_they_come() -> None:
+async def test_answers_reach_their_callers_in_any_order() -> None:
     async with connected() as (connection, other):
         first = connection.ask_soon(CODE, body=b"first")
         second = connection.ask_soon(CODE, body=b"second")
@@ -105,7 +105,7 @@ async def test_a_late_answer_is_not_waited_for() -> None:
         assert (await again).body == b"now"
 
 
-async def test_nobody_asks_more_than_may_be_unanswered(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_requests_without_an_answer_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "UNANSWERED_MAX", 2)
     async with connected() as (connection, other):
         asking = [asyncio.ensure_future(connection.ask(CODE)) for _ in range(5)]
@@ -134,7 +134,7 @@ async def test_those_held_back_are_told_when_the_connection_is_lost(
             await held
 
 
-async def test_what_the_other_side_asks_is_passed_on() -> None:
+async def test_requests_of_the_other_side_are_passed_on() -> None:
     asked: list[RemotingFrame] = []
     async with connected(asked) as (connection, other):
         answer = connection.ask_soon(CODE)
@@ -155,12 +155,12 @@ async def test_garbage_ends_the_connection() -> None:
         assert not connection.is_open
 
 
-async def test_nobody_is_there() -> None:
+async def test_a_broker_that_is_not_there_is_an_error() -> None:
     with pytest.raises(Unavailable, match="broker_unreachable"):
         await BrokerConnection.open("127.0.0.1:1", lambda *_: None)
 
 
-async def test_an_unanswered_request_whose_caller_is_gone_warns_nobody() -> None:
+async def test_an_unanswered_request_whose_caller_is_gone_logs_no_warning() -> None:
     async with connected() as (connection, other):
         asking = asyncio.ensure_future(connection.ask(CODE))
         await other.frames.get()

@@ -203,7 +203,7 @@ async def test_a_stop_waits_for_the_handlers(tmp_path: Path) -> None:
         assert stored(server) == 1
 
 
-async def test_what_a_stop_does_not_wait_for_comes_again(tmp_path: Path) -> None:
+async def test_a_message_that_a_stop_does_not_wait_for_comes_again(tmp_path: Path) -> None:
     async with served(tmp_path) as server:
         await send(server, b"1")
         begun = asyncio.Event()
@@ -233,7 +233,7 @@ async def test_a_loop_consumes_a_message_when_it_asks_for_the_next(tmp_path: Pat
                 assert (await anext(messages)).body == b"2"
 
 
-async def test_what_no_consumer_can_be() -> None:
+async def test_a_consumer_with_wrong_arguments_is_refused() -> None:
     with pytest.raises(RequestRefused, match="bad_config"):
         AsyncConsumer("127.0.0.1:9876", "ship", concurrency=0)
     with pytest.raises(RequestRefused, match="bad_config"):

@@ -36,7 +36,7 @@ async def test_a_lone_item_leaves_at_once() -> None:
     assert road.came == [["a"]]
 
 
-async def test_what_comes_in_one_turn_or_while_a_request_is_under_way_shares_the_next() -> None:
+async def test_items_of_one_turn_or_during_a_request_share_the_next_request() -> None:
     road = Road()
     road.open.clear()
     first = [road.lane.put("a"), road.lane.put("b")]

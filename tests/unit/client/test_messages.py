@@ -36,7 +36,7 @@ def stored(message: Message, *, sys_flag: int = 0, body: bytes | None = None) ->
     return decode(record)
 
 
-def test_what_is_sent_is_what_is_received() -> None:
+def test_a_message_is_received_as_it_was_sent() -> None:
     message = Message(
         topic="orders",
         body="paid",
@@ -108,7 +108,7 @@ def test_a_delay_travels_as_a_timer() -> None:
         ({"properties": {"name": "\x01"}}, "property_illegal"),
     ],
 )
-def test_what_would_not_arrive_as_it_was_sent_is_refused(
+def test_a_message_that_would_arrive_changed_is_refused(
     fields: dict[str, object], code: str
 ) -> None:
     with pytest.raises(RequestRefused, match=code):
@@ -123,7 +123,7 @@ def test_what_would_not_arrive_as_it_was_sent_is_refused(
         ("\ud800", "body_not_encodable"),
     ],
 )
-def test_what_is_no_body_is_refused(body: object, code: str) -> None:
+def test_an_illegal_body_is_refused(body: object, code: str) -> None:
     with pytest.raises(RequestRefused, match=code):
         Message(topic="t", body=body).payload()
 

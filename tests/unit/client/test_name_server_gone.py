@@ -125,7 +125,7 @@ async def test_a_block_commits_to_a_topic_whose_route_is_known(scene: Scene) -> 
     assert scene.paid() == [b"1", b"2", b"3"]
 
 
-async def test_a_block_rolls_back_if_nobody_can_tell_where_its_topic_is(scene: Scene) -> None:
+async def test_a_block_rolls_back_if_its_topic_has_no_known_route(scene: Scene) -> None:
     await scene.pay(1)
     await scene.front.go()
     with pytest.raises(Unavailable, match="name_server_unreachable"):

@@ -159,7 +159,7 @@ def test_a_peer_that_does_not_know_a_request_is_told_from_an_older_broker(
     assert remark.strip() in str(raised.value)
 
 
-def test_what_the_broker_asks_meanwhile_is_passed_over() -> None:
+def test_requests_of_the_broker_during_a_call_are_passed_over() -> None:
     def noisy(frame: RemotingFrame) -> bytes:
         other = encode_request(40, frame.opaque, is_one_way=True)
         answer = page("a")(frame)
@@ -236,7 +236,7 @@ def test_a_silent_peer_may_be_a_broker_that_hangs() -> None:
     assert (away.value.fields["address"], lost.value.fields["address"]) == (address, address)
 
 
-def test_nobody_waits_longer_than_was_said() -> None:
+def test_a_call_waits_no_longer_than_its_timeout() -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as silent,
         NativeCalls(f"127.0.0.1:{silent.getsockname()[1]}", answer_s=0.05) as calls,

@@ -40,7 +40,7 @@ async def test_a_route_names_the_queues_to_write_and_to_read(tmp_path: Path) -> 
         assert await net.route("orders") is not route
 
 
-async def test_a_topic_that_nobody_made_is_made_where_the_default_topic_is(tmp_path: Path) -> None:
+async def test_a_new_topic_is_made_where_the_default_topic_is(tmp_path: Path) -> None:
     async with serving(tmp_path) as server, network(server) as net:
         route = await net.route("new")
         # The topic will have as many queues, so keys keep their queues after its creation.
@@ -74,7 +74,7 @@ async def test_without_a_name_server_the_old_route_is_believed(
     await net.close()
 
 
-async def test_many_who_need_a_connection_share_one(tmp_path: Path) -> None:
+async def test_many_callers_share_one_connection(tmp_path: Path) -> None:
     async with serving(tmp_path) as server, network(server) as net:
         address = server.broker_address
         found = await asyncio.gather(*(net.connection(address) for _ in range(10)))

@@ -61,7 +61,7 @@ async def test_the_first_error_of_many_is_told_when_all_were_tried(tmp_path: Pat
         assert sorted(bodies(server)) == [b"1", b"2"]
 
 
-def test_what_a_producer_cannot_be_made_with() -> None:
+def test_a_producer_with_wrong_arguments_is_refused() -> None:
     with pytest.raises(RequestRefused, match="group_illegal"):
         Producer("127.0.0.1:9876", "")
     with pytest.raises(RequestRefused, match="group_illegal"):
@@ -80,9 +80,16 @@ def test_what_a_producer_cannot_be_made_with() -> None:
         Producer("127.0.0.1:9876", "pay", ledger="sqlite:///shop.db")  # type: ignore[arg-type]
     with pytest.raises(RequestRefused, match="bad_config"):
         Producer("127.0.0.1:9876", "pay", listener=Listener(), checker=lambda _: None)
-    producer = Producer("127.0.0.1:9876", "pay")
+
+
+async def test_a_producer_without_a_listener_cannot_send_in_a_transaction() -> None:
+    """No broker is there: a request would fail with another error."""
+    producer = Producer("127.0.0.1:1", "pay")
     with pytest.raises(RequestRefused, match="producer_without_listener"):
-        producer.send_in_transaction(Message(topic="orders"))
+        producer.send_in_transaction(Message(topic="orders", body=b"1"))
+    again = AsyncProducer("127.0.0.1:1", "pay")
+    with pytest.raises(RequestRefused, match="producer_without_listener"):
+        await again.send_in_transaction(Message(topic="orders", body=b"1"))
 
 
 async def test_a_broker_that_is_down_at_the_start_is_waited_for(tmp_path: Path) -> None:
@@ -240,7 +247,7 @@ async def test_an_odd_answer_is_unknown(tmp_path: Path) -> None:
         assert asked[0].key == "42"
 
 
-async def test_a_check_that_hangs_hinders_nobody(
+async def test_a_check_that_hangs_delays_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("escrowmq.client.producer.checks.ANSWER_S", 0.05)
@@ -284,7 +291,7 @@ async def test_a_forked_child_goes_on_with_connections_of_its_own(tmp_path: Path
         assert set(bodies(server)) == {b"parent", b"child", b"parent again", b"parent at last"}
 
 
-async def test_a_producer_that_nobody_closed_is_closed_at_the_end(tmp_path: Path) -> None:
+async def test_an_open_producer_is_closed_at_the_end_of_the_program(tmp_path: Path) -> None:
     program = """
         import sys
         from escrowmq.client.messages.outgoing import Resolution
@@ -307,7 +314,7 @@ async def run(program: str, server: Server) -> None:
         assert await process.wait() == 0
 
 
-async def test_a_producer_that_nobody_has_any_more_leaves(tmp_path: Path) -> None:
+async def test_a_producer_without_references_leaves_its_group(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
 
         def make() -> Producer:

@@ -164,7 +164,7 @@ def ask(server: Server, held: HeldTransaction, told: list[str]) -> None:
     server.broker.checking.obey([verdict], told.extend)
 
 
-async def test_a_back_check_is_answered_by_whoever_knows(tmp_path: Path) -> None:
+async def test_a_back_check_is_answered_with_the_handlers_resolution(tmp_path: Path) -> None:
     asked: list[Check] = []
 
     async def know(checks: Sequence[Check]) -> Mapping[str, Resolution]:
@@ -182,7 +182,7 @@ async def test_a_back_check_is_answered_by_whoever_knows(tmp_path: Path) -> None
         assert (check.transaction_id, check.message.key) == ("tx-1", "42")
 
 
-async def test_whoever_fails_to_answer_does_not_know(tmp_path: Path) -> None:
+async def test_a_failed_answer_means_unknown(tmp_path: Path) -> None:
     async def fail(_checks: Sequence[Check]) -> Mapping[str, Resolution]:
         raise ValueError("the database is away")
 
@@ -200,7 +200,7 @@ async def test_whoever_fails_to_answer_does_not_know(tmp_path: Path) -> None:
         assert half.state is State.PREPARED
 
 
-async def test_what_a_broker_refuses_is_told_as_it_is(tmp_path: Path) -> None:
+async def test_a_refusal_of_the_broker_reaches_the_caller_unchanged(tmp_path: Path) -> None:
     async with serving(tmp_path) as server, producing(server) as producer:
         with pytest.raises(RequestRefused, match="topic_of_system"):
             await producer.send(Message(topic="RMQ_SYS_TRANS_HALF_TOPIC"))

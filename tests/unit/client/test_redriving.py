@@ -63,7 +63,7 @@ def test_two_commands_at_once_send_each_letter_once(
     assert bodies(broker, f"%RETRY%{GROUP}") == [b"a", b"b"]
 
 
-def test_what_a_command_that_died_had_begun_is_ended_by_the_next(
+def test_the_next_command_ends_the_work_of_one_that_died(
     broker: InProcessBroker, calls: NativeCalls
 ) -> None:
     give_up(broker, calls, "a", "b", "c")

@@ -23,7 +23,7 @@ def test_queues_are_shared_evenly(queues: int, members: int, parts: list[list[in
     assert [share(range(queues), names, name) for name in names] == parts
 
 
-def test_who_is_not_known_yet_takes_nothing() -> None:
+def test_an_unknown_member_takes_no_queue() -> None:
     assert share(range(4), ["another"], "me") == []
 
 

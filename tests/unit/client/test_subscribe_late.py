@@ -141,7 +141,7 @@ async def test_a_handler_may_subscribe_to_another_topic(
         assert stored(server) == 1
 
 
-async def test_what_cannot_be_subscribed_to_is_refused_at_once(tmp_path: Path) -> None:
+async def test_an_illegal_subscription_is_refused_at_once(tmp_path: Path) -> None:
     async with served(tmp_path) as server:
         async with consumer(server) as ours:
             ours.subscribe(ORDERS)(Got())

@@ -12,6 +12,7 @@ from escrowmq.demo.schedule import (
     by_own_hand,
     draw,
     from_outside,
+    sends_first,
 )
 
 
@@ -46,6 +47,14 @@ def test_four_faults_are_one_of_each_kind() -> None:
         (Victim.SERVICE, Moment.RANDOM),
         (Victim.BROKER, Moment.RANDOM),
     }
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_death_before_a_commit_hits_an_order_whose_message_has_left(seed: int) -> None:
+    faults = draw(orders=1_000, kills=8, seed=seed)
+    before = by_own_hand(faults, Moment.BEFORE_COMMIT)
+    assert before
+    assert all(sends_first(order) for order in before)
 
 
 def test_the_broker_is_killed_a_few_times_at_most() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from escrowmq.client.producer.producer import Producer
@@ -44,7 +46,7 @@ def task(shop: Shop, broker: InProcessBroker, mode: str) -> order_service.OrderS
 
 
 @pytest.mark.parametrize("mode", [PLAIN, TRANSACTIONAL])
-def test_what_is_not_paid_yet_is_paid_with_a_message(shop: Shop, mode: str) -> None:
+def test_an_unpaid_order_is_paid_with_a_message(shop: Shop, mode: str) -> None:
     with shop.open(ORDERS) as db:
         db.execute("INSERT INTO orders VALUES (1, 1)")
         db.commit()
@@ -104,3 +106,27 @@ def test_the_last_word_of_a_process_is_found(tmp_path: Path) -> None:
     assert last_line(log) == ""
     log.write_text("Traceback\n  here\nValueError: no\n\n", encoding="utf-8")
     assert last_line(log) == "ValueError: no"
+
+
+def test_a_message_that_left_first_stays_without_its_order(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class DeathError(BaseException):
+        pass
+
+    def die(_process: int, _signal: int) -> None:
+        raise DeathError
+
+    monkeypatch.setattr("escrowmq.demo.order_service.os.kill", die)
+    with InProcessBroker() as broker, Producer(broker.address, GROUP) as producer:
+        given = msgspec.structs.replace(task(shop, broker, PLAIN), die_before_commit=[5])
+        # It dies before the COMMIT of order 5 and after that of order 4, and is started again.
+        for _ in range(3):
+            with contextlib.suppress(DeathError):
+                OrderService(given, producer).run()
+        sent = {int(message.body) for message in broker.messages("order-paid")}
+    assert all(death_mark(shop.folder, order).exists() for order in (4, 5))
+    # The customer of order 5 has ordered anew, as number 13.
+    assert shop.paid() == set(range(1, NUMBER + 2)) - {5}
+    assert sent - shop.paid() == {5}
+    assert shop.paid() - sent == {4}

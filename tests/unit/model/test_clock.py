@@ -29,7 +29,7 @@ def test_the_machine_has_all_clocks() -> None:
     assert isinstance(clock.is_synchronized(), bool)
 
 
-def test_where_nobody_can_tell_the_clock_is_not_synchronized() -> None:
+def test_without_a_kernel_that_tells_it_the_clock_is_not_synchronized() -> None:
     assert kernel_clock("plan9")() is False
 
 

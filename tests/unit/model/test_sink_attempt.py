@@ -60,7 +60,7 @@ def test_a_time_of_a_clock_in_an_older_name_is_no_position() -> None:
         ("%SINK%app", f"{STREAM.query_id}/b/1/00000000/0/{UUID}"),
     ],
 )
-def test_what_somebody_else_named_is_no_attempt(group: str, transaction_id: str) -> None:
+def test_a_foreign_transaction_id_is_no_attempt(group: str, transaction_id: str) -> None:
     assert parse_attempt(group, transaction_id) is None
 
 
@@ -97,7 +97,7 @@ def test_a_part_s_names_tell_its_home_and_what_it_is_there(home: str) -> None:
     assert parse_attempt(held_as.producer_group, held_as.transaction_id) is None
 
 
-def test_what_is_decided_at_home_is_no_part() -> None:
+def test_a_batch_decided_at_home_is_no_part() -> None:
     at_home = ATTEMPT.at_home
     assert not is_part(at_home.producer_group)
     assert not is_part("somebody@home")

@@ -47,6 +47,10 @@ class Stand:
     def report_ledgers(self) -> None:
         self.reported.set()
 
+    def compare(self) -> Facts:
+        self.done.put("compare")
+        return {"differences_held": 1, "is_behind": False, "took_ms": 5}
+
     def archive(self, rounds: Sequence[Facts]) -> Facts:
         self.rounds += rounds
         self.done.put("archive")
@@ -64,7 +68,8 @@ class Stand:
         self.looks += 1
         return self.read
 
-    def cancel_settle(self) -> None:
+    def cancel(self, name: str) -> None:
+        assert name == "settle"
         self.done.put("cancel")
         self.failure = RuntimeError("cancelled")
         self.may_settle.set()
@@ -105,6 +110,7 @@ def running(
     archive: bool = False,
     round_ms: int = 0,
     upkeep_ms: int = 24 * NEVER_MS,
+    compare_ms: int = NEVER_MS,
 ) -> Iterator[Running]:
     config = PipelineConfig(
         brokers=broker.broker_address,
@@ -113,6 +119,7 @@ def running(
         archive_interval_ms=100,
         round_ms_max=round_ms or NEVER_MS,
         lake_upkeep_interval_ms=upkeep_ms,
+        compare_interval_ms=compare_ms,
     )
     one = Running(config)
     try:

@@ -101,7 +101,7 @@ def test_a_deleted_checkpoint_goes_on_from_what_the_table_has(
     assert archive.run(0)
 
 
-def test_whoever_was_owner_before_is_refused(tmp_path: Path) -> None:
+def test_the_previous_owner_is_refused(tmp_path: Path) -> None:
     old, new = Archive(tmp_path, "old"), Archive(tmp_path, "new")
     old.run(0)
     new.run(0)

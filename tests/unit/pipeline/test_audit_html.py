@@ -112,7 +112,7 @@ class Page(HTMLParser):
         self.texts.append(data)
 
 
-def test_what_clients_named_is_text_on_the_page_and_never_a_tag() -> None:
+def test_names_of_clients_are_text_on_the_page_and_never_tags() -> None:
     which = ComparisonReport(compared=ComparedEvidence.LEDGER, which=EVIL, notes=[EVIL])
     page = Page(as_html(report(evil(), comparisons=[which])))
     assert "script" not in page.tags
@@ -166,7 +166,7 @@ def test_the_page_says_what_was_found_and_what_to_do() -> None:
 
 
 @pytest.mark.parametrize("finding", FindingName)
-def test_what_to_do_ends_as_a_sentence(finding: FindingName) -> None:
+def test_each_advice_ends_as_a_sentence(finding: FindingName) -> None:
     text = as_html(report(found_report(finding, 1, [])))
     (remedy,) = re.findall(r"<b>What to do:</b> (.*?)</p>", text)
     assert remedy.endswith((".", "?"))

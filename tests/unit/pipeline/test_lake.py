@@ -119,7 +119,7 @@ def test_a_commit_that_meets_a_deletion_is_made_after_it(tmp_path: Path) -> None
     assert offsets_in(lake) == [2]
 
 
-def test_somebody_who_commits_all_the_time_is_not_waited_for_for_ever(tmp_path: Path) -> None:
+def test_a_constant_committer_is_not_waited_for_without_limit(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     tries: list[int] = []
 

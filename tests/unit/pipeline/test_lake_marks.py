@@ -50,7 +50,7 @@ def test_marks_come_with_the_commit_and_survive_the_rows(tmp_path: Path) -> None
     assert marked_end(delta, "broker-a", "never-seen", 0) == 0
 
 
-def test_what_is_committed_already_brings_no_marks(tmp_path: Path) -> None:
+def test_committed_transactions_bring_no_marks(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     assert not lake.commit(MESSAGES, (), with_marks(lambda _: None, [Transaction("a", 1)]))
     assert lake.open(MESSAGES).transaction_version("a") is None

@@ -118,7 +118,7 @@ def test_files_that_are_in_no_table_go_when_they_are_old(tmp_path: Path) -> None
     assert lake.open(MESSAGES).to_pyarrow_table().num_rows == 10
 
 
-def test_what_a_query_may_still_read_stays(tmp_path: Path) -> None:
+def test_files_that_a_query_may_still_read_stay(tmp_path: Path) -> None:
     lake = filled(tmp_path, "T")
     before = lake.open(MESSAGES)
     age(stored(lake), hours=48)

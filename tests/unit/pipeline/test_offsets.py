@@ -57,7 +57,7 @@ def test_a_new_queue_is_read_from_its_first_message_and_a_new_broker_from_what_i
         (0, None, True),
     ],
 )
-def test_what_cannot_be_read_on_is_lost(
+def test_a_position_that_cannot_be_continued_is_a_loss(
     start: int,
     there: OffsetRange | None,
     is_lost: bool,  # noqa: FBT001 - a parameter of the test

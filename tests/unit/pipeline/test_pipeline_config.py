@@ -73,7 +73,7 @@ def test_brokers_are_addresses_with_commas() -> None:
 @pytest.mark.parametrize(
     "brokers", ["", "host", "host:", ":1", "host:0", "host:65536", "a:1,", "::1:2"]
 )
-def test_what_is_no_address_is_refused(brokers: str) -> None:
+def test_a_malformed_address_is_refused(brokers: str) -> None:
     with pytest.raises(RequestRefused, match="must be host:port"):
         PipelineConfig(brokers=brokers)
 

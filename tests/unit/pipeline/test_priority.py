@@ -39,7 +39,7 @@ def test_a_niceness_is_passed_on(niceness: int) -> None:
     assert stepped_back(niceness) == (niceness, os.SCHED_OTHER)
 
 
-def test_what_is_left_over_is_a_policy_of_its_own() -> None:
+def test_the_idle_policy_is_a_policy_of_its_own() -> None:
     assert stepped_back(LEFT_OVER) == (19, os.SCHED_IDLE)
 
 

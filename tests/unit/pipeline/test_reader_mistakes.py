@@ -97,7 +97,7 @@ def test_lost_data_is_told_with_its_cause(
         planned(broker, startingOffsets=offsets)
 
 
-def test_what_retention_has_deleted_is_told_as_that() -> None:
+def test_data_deleted_by_retention_is_reported_as_deleted() -> None:
     loss = Loss(QueueKey("broker-a", "orders", 0), 1, 5, OffsetRange(3, 5))
     assert "retention has deleted" in str(loss.error())
 

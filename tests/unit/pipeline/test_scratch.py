@@ -18,7 +18,7 @@ def test_temporary_files_of_a_process_go_with_its_directory(tmp_path: Path) -> N
     assert tempfile.gettempdir() == before
 
 
-def test_what_the_dead_left_behind_is_removed(tmp_path: Path) -> None:
+def test_files_of_dead_processes_are_removed(tmp_path: Path) -> None:
     left = tmp_path / "scratch" / DEAD / "tmpabc"
     left.mkdir(parents=True)
     with scratch_in(tmp_path):

@@ -34,14 +34,18 @@ def test_brokers_hear_about_ledgers_before_anything_is_due(broker: InProcessBrok
         assert one.jobs.reported.wait(DEADLINE_S)
 
 
-def test_what_comes_due_is_looked_at_at_once(broker: InProcessBroker, producer: Producer) -> None:
+def test_a_transaction_is_examined_as_soon_as_it_is_due(
+    broker: InProcessBroker, producer: Producer
+) -> None:
     with running(broker) as one:
         producer.send_half("orders", b"1")
         broker.advance(seconds=7)
         assert one.jobs.next() == "settle"
 
 
-def test_what_is_left_over_is_looked_at_again(broker: InProcessBroker, producer: Producer) -> None:
+def test_remaining_transactions_are_examined_again(
+    broker: InProcessBroker, producer: Producer
+) -> None:
     producer.send_half("orders", b"1")
     broker.advance(seconds=7)
     with running(broker, settle_ms=100) as one:
@@ -120,7 +124,7 @@ async def test_a_round_that_takes_too_long_is_given_up(
         assert one.facts.settle.last_error == "RuntimeError: cancelled"
 
 
-async def test_what_is_new_in_the_log_is_archived_and_rounds_with_it(
+async def test_new_messages_and_rounds_are_archived(
     broker: InProcessBroker, producer: Producer
 ) -> None:
     held = producer.send_half("orders", b"1")
@@ -197,3 +201,20 @@ async def test_a_failed_upkeep_is_told_and_tried_again(
         await eventually(lambda: one.facts.upkeep.runs)
         assert "escrowmq_pipeline_upkeep_files_merged_total 8\n" in one.facts.metrics()
     assert "upkeep_failed" in events(caplog)
+
+
+async def test_records_are_compared_at_an_interval_and_what_differs_is_a_metric(
+    broker: InProcessBroker, producer: Producer
+) -> None:
+    with running(broker, compare_ms=100) as one:
+        producer.send_half("orders", b"1")
+        assert one.jobs.next() == "compare"
+        await eventually(lambda: one.facts.compare.runs)
+        assert "escrowmq_pipeline_compare_differences_held 1" in one.facts.metrics()
+
+
+def test_the_log_that_grew_is_compared_again(broker: InProcessBroker, producer: Producer) -> None:
+    with running(broker, compare_ms=100) as one:
+        for _ in range(3):
+            producer.send_half("orders", b"1")
+            assert one.jobs.next() == "compare"

@@ -45,7 +45,7 @@ def test_neither_the_order_nor_the_partitions_of_rows_count() -> None:
         (tagged(("x", "1"), ("y", "2")), tagged(("y", "2"), ("x", "1"))),
     ],
 )
-def test_what_makes_the_same_messages_is_the_same(
+def test_contents_with_the_same_messages_are_equal(
     one: pa.RecordBatch, other: pa.RecordBatch
 ) -> None:
     assert said(one) == said(other)

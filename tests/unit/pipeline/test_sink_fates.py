@@ -39,7 +39,7 @@ def test_every_state_has_a_rule() -> None:
     assert {state.label for state in State} == {"prepared", "committed", "rolled_back", "parked"}
 
 
-def test_what_its_home_does_not_know_is_kept_for_a_person_after_a_day() -> None:
+def test_a_part_unknown_to_its_home_is_kept_for_an_operator_after_a_day() -> None:
     assert fate(None) is None
     assert verdict_on_part(None, DAY_MS - 1) is None
     assert verdict_on_part(None, DAY_MS) == "park"

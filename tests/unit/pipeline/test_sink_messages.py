@@ -213,7 +213,7 @@ def mapped(*pairs: tuple[str, str | None]) -> dict[str, Any]:
         (mapped(("TAGS", "b")), "property_reserved", "properties"),
     ],
 )
-def test_what_cannot_be_sent_is_refused_with_its_row_and_column(
+def test_a_value_that_cannot_be_sent_is_refused_with_its_row_and_column(
     columns: dict[str, Any], code: str, column: str
 ) -> None:
     making = maker(to="" if "topic" in columns else "orders")

@@ -177,7 +177,7 @@ def stream_run(query_id: str) -> SinkRun:
     return SinkRun(app_id="app", query_id=query_id, run="0a0b0c0d", opened_at=1)
 
 
-def test_what_home_would_say_of_a_batch_is_known_without_deciding_it(served: Brokers) -> None:
+def test_the_home_brokers_answer_about_a_batch_decides_nothing(served: Brokers) -> None:
     run, other = stream_run(QUERY), stream_run(OTHER_QUERY)
     with SinkCalls(served[0].broker_address, TIMEOUT_MS) as home:
         assert home.judge(SinkBatch(run, 0)) == "new"
@@ -230,7 +230,7 @@ def test_a_decision_is_a_success_though_another_broker_is_away_then(
     assert all_bodies(served) == DIGITS
 
 
-def test_what_became_of_it_is_not_carried_if_home_does_not_say(
+def test_a_decision_is_not_carried_if_the_home_broker_does_not_answer(
     served: Brokers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(sink_deciding, "CARRY_MS", 100)

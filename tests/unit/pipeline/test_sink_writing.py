@@ -213,7 +213,7 @@ def roll_back(address: str, *written: Written) -> None:
         calls.roll_back(written)
 
 
-def test_what_was_aborted_never_becomes_visible(broker: InProcessBroker) -> None:
+def test_an_aborted_attempt_never_becomes_visible(broker: InProcessBroker) -> None:
     first, second = (write(broker.broker_address, rows(body)) for body in "ab")
     roll_back(broker.broker_address, first, second)
     assert broker.undecided() == []

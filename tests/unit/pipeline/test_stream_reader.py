@@ -113,7 +113,7 @@ def test_limits_are_kept(broker: InProcessBroker) -> None:
     assert places(stream.latestOffset(at(3), ALL)) == at(5)
 
 
-def test_what_comes_after_the_start_is_not_available_now(broker: InProcessBroker) -> None:
+def test_messages_after_the_start_are_not_available_now(broker: InProcessBroker) -> None:
     stream = reader(broker, topicPattern="orders|later", topic="")
     stream.prepareForTriggerAvailableNow()
     send(broker, row(b"late"), row(b"later", topic="later"))
@@ -131,7 +131,7 @@ def test_what_comes_after_the_start_is_not_available_now(broker: InProcessBroker
         ({"broker-a": {}}, {"start": 0, "there_start": 3, "there_end": 5}),
     ],
 )
-def test_what_was_deleted_unread_is_an_error(
+def test_messages_deleted_unread_are_an_error(
     broker: InProcessBroker, start: StreamOffsets, facts: dict[str, object]
 ) -> None:
     with pytest.raises(RequestRefused, match=r"data_lost.*failOnDataLoss=false") as raised:

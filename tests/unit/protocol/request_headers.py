@@ -1,4 +1,4 @@
-"""Header type of each request, without requests that have no header or that nobody supports."""
+"""Header type of each request, without requests that have no header or that no broker supports."""
 
 from __future__ import annotations
 

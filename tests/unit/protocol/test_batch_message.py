@@ -33,7 +33,7 @@ def test_a_message_is_laid_out_as_rocketmq_does() -> None:
 
 
 @given(MESSAGES)
-def test_what_is_written_is_read_back(messages: list[BatchedMessage]) -> None:
+def test_written_values_are_read_back(messages: list[BatchedMessage]) -> None:
     assert decode_batch(encode_batch(messages)) == messages
 
 

@@ -59,7 +59,7 @@ def test_an_owner_may_set_other_levels() -> None:
 @pytest.mark.parametrize(
     "text", ["", " ", "10", "s", "1.5s", "-1s", "0s", "5 s", "1w", "366d", "9" * 10 + "s", "٣s"]
 )
-def test_what_is_no_delay_is_refused(text: str) -> None:
+def test_a_malformed_delay_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"write 10s|1 to 64 delays"):
         DelayLevels.parse(text)
 

@@ -28,7 +28,7 @@ def test_every_header_and_body_is_tried() -> None:
     assert len(BODIES) > 25
 
 
-def test_what_is_found_is_told_with_the_way_back_to_it(
+def test_a_finding_is_told_with_the_seed_that_repeats_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def find_something(_random: Random, _counts: Counter[str]) -> None:

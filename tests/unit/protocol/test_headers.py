@@ -92,6 +92,12 @@ def test_a_message_is_sent_with_letters(ext: ExtFields) -> None:
     assert read_send_header(RequestCode.SEND_BATCH_MESSAGE, ext) == SENT
 
 
+@pytest.mark.parametrize("ext", both({**FIELDS, "l": "5"}), ids=["json", "binary"])
+def test_the_letter_l_is_the_limit_of_retries(ext: ExtFields) -> None:
+    sent = read_send_header(RequestCode.SEND_MESSAGE_V2, ext)
+    assert (sent.max_reconsume_times, sent.reconsume_times) == (5, SENT.reconsume_times)
+
+
 @pytest.mark.parametrize("ext", both(LONG_FIELDS), ids=["json", "binary"])
 def test_a_message_is_sent_with_long_names(ext: ExtFields) -> None:
     assert read_send_header(RequestCode.SEND_MESSAGE, ext) == SENT

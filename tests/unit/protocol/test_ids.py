@@ -35,7 +35,7 @@ def test_the_zone_of_a_link_local_address_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("address", ["", "localhost", "1.2.3", "1.2.3.256", "::g", "127.0.0.1:80"])
-def test_what_is_not_an_address_is_refused(address: str) -> None:
+def test_a_malformed_host_is_refused(address: str) -> None:
     with pytest.raises(RequestRefused) as refused:
         pack_host(address, 1)
     assert refused.value.code == "host_illegal"
@@ -43,7 +43,7 @@ def test_what_is_not_an_address_is_refused(address: str) -> None:
 
 
 @pytest.mark.parametrize("port", [-1, 65_536])
-def test_what_is_not_a_port_is_refused(port: int) -> None:
+def test_a_malformed_port_is_refused(port: int) -> None:
     with pytest.raises(RequestRefused) as refused:
         pack_host("127.0.0.1", port)
     assert refused.value.code == "host_illegal"
@@ -82,7 +82,7 @@ def test_a_message_id_is_read_back(host: bytes, log_offset: int) -> None:
         "F" * 100_000,
     ],
 )
-def test_what_is_not_a_message_id_is_refused(text: str) -> None:
+def test_a_malformed_message_id_is_refused(text: str) -> None:
     with pytest.raises(RequestRefused) as refused:
         parse_offset_message_id(text)
     assert refused.value.code == "message_id_illegal"

@@ -29,11 +29,15 @@ def test_every_code_has_its_line() -> None:
     assert list(NATIVE_REQUESTS) == list(NativeCode)
 
 
-def test_our_codes_are_nobody_elses() -> None:
+def test_our_codes_are_not_rocketmqs() -> None:
     assert all(map(is_own, NativeCode))
     assert not any(map(is_own, RequestCode))
     assert not is_own(FIRST_CODE - 1)
     assert not is_own(LAST_CODE + 1)
+
+
+def test_a_binary_header_can_carry_each_of_our_codes() -> None:
+    assert max(NativeCode) <= 32_767
 
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=name)
@@ -45,7 +49,7 @@ def test_rows_have_a_limit(request_: NativeRequest) -> None:
 
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=name)
-def test_whoever_answers_in_pages_takes_a_cursor(request_: NativeRequest) -> None:
+def test_a_request_that_is_answered_in_pages_takes_a_cursor(request_: NativeRequest) -> None:
     assert request_.is_paged == issubclass(request_.header, PagedHeader)
     assert not (request_.is_paged and request_.changes)
 

@@ -39,7 +39,7 @@ def test_pairs_are_written_with_both_separators() -> None:
 
 
 @given(st.dictionaries(WORDS, WORDS))
-def test_what_is_written_is_read_back(properties: dict[str, str]) -> None:
+def test_written_values_are_read_back(properties: dict[str, str]) -> None:
     assert parse_properties(format_properties(properties)) == properties
 
 

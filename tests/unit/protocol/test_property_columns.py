@@ -16,7 +16,7 @@ STRINGS = st.lists(PARTS, max_size=9).map("".join)
 
 @settings(max_examples=300)
 @given(st.lists(STRINGS, max_size=6), st.text(max_size=3))
-def test_what_is_found_is_what_parsing_finds(texts: list[str], before: str) -> None:
+def test_the_column_search_finds_the_same_as_parsing(texts: list[str], before: str) -> None:
     strings = [text.encode() for text in texts]
     data = before.encode() + b"".join(strings) + b"KEYS\x01after\x02"
     offsets = np.cumsum([len(before.encode()), *map(len, strings)])

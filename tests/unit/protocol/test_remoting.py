@@ -265,7 +265,7 @@ def test_a_binary_language_we_do_not_know_is_no_harm(number: int, language: str)
         {"code": "310", "opaque": "7"},  # Numbers as text.
     ],
 )
-def test_what_clients_leave_out_or_add_is_no_harm(changes: dict[str, Any]) -> None:
+def test_missing_and_unknown_header_fields_do_no_harm(changes: dict[str, Any]) -> None:
     frame = only(json_frame(b"body", **changes))
     assert (frame.code, frame.opaque, frame.remark, frame.body) == (310, 7, "", b"body")
     assert read_fields(frame.ext) in ({}, FIELDS)

@@ -168,7 +168,7 @@ def test_every_field_is_read() -> None:
 
 
 @given(MESSAGES, INT64, INT64, INT64, HOSTS, TRANSACTION_BITS, INT64)
-def test_what_is_written_is_read_back(  # noqa: PLR0917 - as many as encode takes.
+def test_written_values_are_read_back(  # noqa: PLR0917 - as many as encode takes.
     sent: SentMessage,
     queue_offset: int,
     log_offset: int,

@@ -216,6 +216,7 @@ class Driver:
     def opened_again(self, **config: int | str) -> Driver:
         """Open the same disk again, as after the process was killed without a power cut."""
         changes = {**self.changes, **config}
+        self.let_go()
         return Driver(self.disk, clock=self.clock, policy=self.policy, **changes)
 
     def restarted(self, how: str) -> Driver:
@@ -232,8 +233,14 @@ class Driver:
     def crashed(self, survivors: Survivors = nothing_survives, **config: int | str) -> Driver:
         """Cut the power and open what is left."""
         disk = faulty(self).crash(survivors)
+        self.let_go()
         changes = {**self.changes, **config}
         return Driver(disk, clock=self.clock, policy=self.policy, **changes)
+
+    def let_go(self) -> None:
+        """End the connections that the system would end for a dead process."""
+        if self.store.follower is not None:
+            self.store.follower.give_back()
 
     # Views.
 

@@ -65,7 +65,7 @@ def test_the_id_of_a_decided_transaction_can_be_used_again() -> None:
 
 
 @pytest.mark.parametrize("leaves_memory", [False, True])
-def test_a_decision_stands_though_nobody_knows_who_made_it(
+def test_a_decision_stands_without_its_author(
     leaves_memory: bool,  # noqa: FBT001 - a column of the table
 ) -> None:
     engine = Engine(config=CONFIG)
@@ -81,7 +81,7 @@ def test_a_decision_stands_though_nobody_knows_who_made_it(
             now.rollback(0)
 
 
-def test_who_decided_is_known_as_long_as_the_log_has_it() -> None:
+def test_the_decider_is_known_as_long_as_the_log_has_it() -> None:
     engine = Engine(config=CONFIG)
     engine.prepare("t", message(b"later", deliver_after_ms=20 * HOUR_MS))
     roll_back_a_chunk(engine)

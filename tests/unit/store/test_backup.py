@@ -239,7 +239,7 @@ def test_a_checkpoint_that_counts_on_what_is_gone_is_not_taken(tmp_path: Path, s
         backup.pin(OsDisk(store, read_only=True))
 
 
-def test_what_is_pinned_can_be_read_when_its_name_is_gone(tmp_path: Path, shop: Shop) -> None:
+def test_a_pinned_file_can_be_read_after_its_name_is_gone(tmp_path: Path, shop: Shop) -> None:
     busy_day(shop, 40)
     store = tmp_path / "data/store"
     with closing(backup.pin(OsDisk(store, read_only=True))) as pinned:

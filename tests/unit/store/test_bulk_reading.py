@@ -153,7 +153,7 @@ def test_a_filtered_read_looks_at_a_limited_number(monkeypatch: pytest.MonkeyPat
     assert (records(found), found.next_offset) == ([], 4)
 
 
-def test_what_repair_took_out_is_passed_over() -> None:
+def test_messages_that_repair_removed_are_passed_over() -> None:
     driver = Driver()
     driver.append(*(message(f"m{number}") for number in range(6)))
     entries = read(driver).entries["log_offset"].tolist()

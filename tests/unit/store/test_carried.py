@@ -219,7 +219,7 @@ def test_a_repeated_commit_of_a_carried_one_is_answered_as_before(later: str) ->
     assert code == "already_committed"
 
 
-def test_what_is_decided_is_not_carried() -> None:
+def test_decided_messages_are_not_carried() -> None:
     driver = Driver()
     driver.hold("kept")
     driver.hold("committed")

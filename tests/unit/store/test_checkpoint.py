@@ -153,7 +153,7 @@ def test_only_the_files_of_the_two_newest_checkpoints_are_kept(driver: Driver) -
     assert len(driver.reader.find("orders", "k3", limit=9)) == 1
 
 
-def test_what_is_not_written_or_not_visible_must_not_be_in_a_checkpoint(driver: Driver) -> None:
+def test_unwritten_and_invisible_records_are_not_in_a_checkpoint(driver: Driver) -> None:
     driver.store.execute(CheckSent(half_offset=0, client="c"), T0)
     with pytest.raises(AssertionError, match="only what is written"):
         driver.store.begin_checkpoint()
@@ -167,7 +167,7 @@ def test_a_checkpoint_flushes_what_durability_os_left_to_the_system() -> None:
     assert driver.crashed().bodies() == ["a"]
 
 
-def test_what_is_written_while_a_checkpoint_flushes_is_flushed_by_the_next() -> None:
+def test_records_written_during_a_checkpoints_flush_are_flushed_by_the_next() -> None:
     driver = Driver(durability="os")
     driver.append(message("a"))
     job = driver.store.begin_checkpoint()
@@ -226,7 +226,7 @@ BETWEEN: dict[str, Callable[[Driver], None]] = {
 @pytest.mark.parametrize(
     ("before", "after"), [("nothing", "nothing"), ("changes", "nothing"), ("nothing", "changes")]
 )
-def test_what_happens_while_a_checkpoint_is_written_is_replayed(
+def test_records_written_during_a_checkpoint_are_replayed(
     frozen: Driver, before: str, after: str
 ) -> None:
     driver = frozen

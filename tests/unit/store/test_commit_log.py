@@ -95,7 +95,7 @@ def test_large_frames_among_small_ones_are_written_in_order(disk: FaultyDisk) ->
     assert log.segments[0].first_at_ms == 1_000
 
 
-def test_what_is_flushed_survives_a_power_cut(disk: FaultyDisk, log: CommitLog) -> None:
+def test_flushed_frames_survive_a_power_cut(disk: FaultyDisk, log: CommitLog) -> None:
     append(log, 6)
     log.write()
     log.flush()
@@ -202,7 +202,7 @@ def test_the_log_goes_on_where_it_ended(disk: FaultyDisk, log: CommitLog) -> Non
 # Reading
 
 
-def test_what_is_only_gathered_can_be_read(log: CommitLog) -> None:
+def test_frames_that_are_not_written_yet_can_be_read(log: CommitLog) -> None:
     append(log, 2)
     frames = [log.read(0, FRAME_BYTES), log.read(FRAME_BYTES, FRAME_BYTES)]
     assert log.read(1_010, 20) == frames[1][10:30]

@@ -34,7 +34,7 @@ def test_they_are_visible_in_the_order_of_the_verdicts() -> None:
     assert driver.store.table.needed == 0
 
 
-def test_each_knows_who_decided_it_before_and_after_a_checkpoint_and_a_crash() -> None:
+def test_each_has_its_decider_before_and_after_a_checkpoint_and_a_crash() -> None:
     driver = settled()
     decided_at_ms = driver.clock.now_ms()
     driver.commit(driver.hold("alone").half_offset, by="producer")
@@ -75,7 +75,7 @@ def test_many_decisions_make_a_checkpoint_due(monkeypatch: pytest.MonkeyPatch) -
     assert not driver.store.checkpoint_due
 
 
-def test_what_outlived_its_chunk_is_left_and_what_was_carried_forward_is_shown() -> None:
+def test_rows_that_outlive_their_chunk_are_left_and_carried_ones_are_shown() -> None:
     driver = Driver()
     old = driver.hold("old", message("old")).half_offset
     for number in range(8):

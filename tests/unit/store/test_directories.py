@@ -121,7 +121,7 @@ OF_FILE_SYSTEMS = (
 
 @pytest.mark.parametrize("name", OF_FILE_SYSTEMS)
 @pytest.mark.parametrize("disk_kind", [OsDisk, FaultyDisk])
-def test_what_a_file_system_puts_into_directories_is_passed_over(
+def test_files_that_a_file_system_creates_are_passed_over(
     tmp_path: Path, name: str, disk_kind: type
 ) -> None:
     disk = disk_kind(tmp_path / "store") if disk_kind is OsDisk else disk_kind()

@@ -60,7 +60,7 @@ def file_size_limit(limit_bytes: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_what_was_written_is_read(file: File) -> None:
+def test_written_bytes_are_read(file: File) -> None:
     file.write_at(0, b"hello world")
     file.write_at(6, b"there")
     assert file.read_at(0, 11) == b"hello there"
@@ -234,7 +234,7 @@ def test_names_are_listed_sorted(disk: Disk) -> None:
     assert disk.list("") == disk.list(".") == ["d"]
 
 
-def test_what_is_no_directory_lists_nothing(disk: Disk) -> None:
+def test_a_missing_directory_and_a_file_list_nothing(disk: Disk) -> None:
     fill(disk, "f", b"")
     assert disk.list("nowhere") == []
     assert disk.list("f") == []
@@ -257,7 +257,7 @@ def test_an_open_file_follows_its_rename(disk: Disk, file: File) -> None:
     assert content(disk, "g") == b"abc"
 
 
-def test_what_is_not_there_cannot_be_renamed(disk: Disk) -> None:
+def test_a_missing_file_cannot_be_renamed(disk: Disk) -> None:
     with pytest.raises(FileNotFoundError):
         disk.rename("f", "g")
     fill(disk, "f", b"")

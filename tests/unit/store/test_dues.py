@@ -66,7 +66,7 @@ def test_whatever_happens_to_a_transaction_is_seen_by_the_next_look() -> None:
     assert seen.next_due_at_ms == driver.clock.now_ms() + CheckPolicy().check_interval_ms
 
 
-def test_what_is_due_at_once_is_news_even_within_the_moment_of_the_last_look() -> None:
+def test_a_transaction_due_at_once_is_news_even_right_after_a_look() -> None:
     driver = Driver()
     dues = dues_of(driver)
     parked = driver.hold("parked").half_offset

@@ -85,7 +85,7 @@ def test_more_than_a_range_can_have_given_is_refused() -> None:
         fillers(inspection(place(BYTES_MIN + 5), gaps=gaps))
 
 
-def test_what_was_given_goes_where_there_is_room_and_to_the_others_as_far_as_it_fits() -> None:
+def test_numbers_fill_the_places_with_room_first() -> None:
     places = place(52, 1_000), place(400, 2_000), place(100, 3_000), place(400, 9_000)
     gaps = (
         NumberGap(what="half", expected=3, found=5, after=500, before=4_000),

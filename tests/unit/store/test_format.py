@@ -26,7 +26,7 @@ def test_an_empty_directory_becomes_a_store() -> None:
     assert read_or_make(disk, chunk_rows=16) == made
 
 
-def test_what_was_chosen_stays_chosen() -> None:
+def test_the_first_format_choice_stays() -> None:
     disk = FaultyDisk()
     made = read_or_make(disk, chunk_rows=16)
     assert read_or_make(disk, chunk_rows=32) == made

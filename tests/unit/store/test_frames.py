@@ -114,7 +114,7 @@ def test_a_frame_with_any_bit_flipped_is_refused() -> None:
             assert is_refused(damaged), (place, bit)
 
 
-def test_what_follows_a_frame_does_not_matter() -> None:
+def test_bytes_after_a_frame_do_not_matter() -> None:
     for rest in (b"\0", b"garbage" * 10, FRAME, FRAME[:50]):
         assert read_frame(FRAME + rest, 0, AT, SEED) == read_frame(FRAME, 0, AT, SEED)
 
@@ -223,7 +223,7 @@ def test_a_head_states_version_and_sizes_without_being_checked() -> None:
     assert head.records_at == HEAD_BYTES + len(MESSAGES)
 
 
-def test_what_cannot_be_a_head_states_nothing() -> None:
+def test_bytes_that_cannot_be_a_head_state_no_frame() -> None:
     assert stated_head(FRAME[: HEAD_BYTES - 1]) is None
     assert stated_head(b"EMQG" + FRAME[4:]) is None
     for length, records_at in ((43, 43), (60, 43), (60, 61), (FRAME_BYTES_MAX + 1, 44)):

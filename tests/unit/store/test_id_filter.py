@@ -18,7 +18,7 @@ def column(hashes: list[int]) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
 
 
 @given(st.lists(HASHES, max_size=50), st.lists(HASHES, max_size=50))
-def test_what_was_added_may_be_there(one_by_one: list[int], at_once: list[int]) -> None:
+def test_the_filter_holds_every_added_id(one_by_one: list[int], at_once: list[int]) -> None:
     ids = IdFilter()
     ids.rebuild([column(at_once), column([])], len(at_once))
     for id_hash in one_by_one:

@@ -57,7 +57,7 @@ def test_transactions_are_counted_by_their_states() -> None:
     assert (counts.prepared, counts.parked) == (2, 0)
 
 
-def test_what_retention_left_is_counted_too() -> None:
+def test_messages_that_retention_left_are_counted_too() -> None:
     shop = Shop(seed=8).run(300, retention=0.05)
     assert shop.store.log.start > 0
     report = check(FaultyDisk(shop.image()))
@@ -108,7 +108,7 @@ def test_a_torn_tail_is_no_damage() -> None:
     assert opened(disk)[1].cut_bytes == 100
 
 
-def test_what_the_next_start_puts_right_is_told(disk: FaultyDisk) -> None:
+def test_repairs_of_the_next_start_are_told(disk: FaultyDisk) -> None:
     """Unfinished files, and a segment whose end was written again."""
     first, second = segments(disk)[:2]
     disk.open("commitlog/1.tmp", create=True)

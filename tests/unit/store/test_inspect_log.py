@@ -83,7 +83,7 @@ def test_damage_that_hides_its_own_length_ends_at_the_next_intact_frame(byte: in
     assert (found.log_offset, found.end) == (0, frames[0].end)
 
 
-def test_what_is_lost_with_a_range_below_the_checkpoint_is_listed() -> None:
+def test_losses_in_a_range_below_the_checkpoint_are_listed() -> None:
     shop = Shop()
     heads = [shop.prepare(2), shop.prepare(), shop.prepare()]
     for head in heads[:2]:
@@ -279,7 +279,7 @@ def test_only_so_many_findings_are_kept() -> None:
     assert report.findings_left_out == 5
 
 
-def test_a_group_that_nobody_can_read_is_left_empty() -> None:
+def test_an_unreadable_group_is_left_empty() -> None:
     """An origin whose name is lost is learned from messages, some of which do not name it."""
     for properties in (b"\xff\xfe", b"KEYS\x01k\x02"):
         shop = Shop()

@@ -85,7 +85,7 @@ def test_a_key_is_known_by_the_crc_of_its_utf8_bytes() -> None:
     assert key_hash("größe") == zlib.crc32("größe".encode())
 
 
-def test_what_was_added_is_found_newest_first(disk: FaultyDisk) -> None:
+def test_added_keys_are_found_newest_first(disk: FaultyDisk) -> None:
     index = opened(disk)
     index.add(7, 100)
     index.add(8, 200)
@@ -565,7 +565,9 @@ def test_too_many_runs_stop_the_checkpoints(disk: FaultyDisk) -> None:
     assert index.find(7)[0] == 99
 
 
-def test_what_the_log_has_deleted_is_not_found_and_its_runs_are_dropped(disk: FaultyDisk) -> None:
+def test_keys_of_deleted_messages_are_not_found_and_their_runs_are_dropped(
+    disk: FaultyDisk,
+) -> None:
     index = opened(disk)
     some_runs(index, 3)
     names = index.names()

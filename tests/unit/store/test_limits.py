@@ -13,7 +13,7 @@ from escrowmq.protocol.message.stored_message import SYS_PREPARED, SYS_TRANSACTI
 from escrowmq.store.log.encoding import MessageEncoder
 from escrowmq.store.log.frames import HEAD_BYTES
 from escrowmq.transaction.commands import Append, Command, Prepare
-from escrowmq.transaction.records import Placed, Prepared
+from escrowmq.transaction.records import Placed, Prepared, Stored
 from tests.unit.store.helpers import HOST, T0, Driver, message
 
 MIB = 1024 * 1024
@@ -90,6 +90,10 @@ def test_one_message_is_encoded_as_one_of_many() -> None:
         parts, alone = encoder.encode_one(one, half(7), (4_096, T0))
         assert b"".join(parts) == frame[HEAD_BYTES:]
         assert alone == together
+        frame, together, _ = encoder.encode((one,), Stored([7], Placed([0])), (4_096, T0))
+        parts, stored = encoder.encode_one(one, Stored([7], Placed([0])), (4_096, T0))
+        assert b"".join(parts) == frame[HEAD_BYTES:]
+        assert stored == together
 
 
 def test_the_largest_message_is_stored_and_read_back() -> None:

@@ -11,7 +11,15 @@ from escrowmq.model.errors import StoreCorrupt
 from escrowmq.store.disk.rows import Rows
 from escrowmq.store.log.frames import HEAD_BYTES
 from escrowmq.store.reading.identities import UNKNOWN, identities
-from escrowmq.store.reading.listing import DueBy, list_heads, message_counts, plan, started_at_ms
+from escrowmq.store.reading.listing import (
+    DueBy,
+    WantedHeads,
+    heads_at,
+    list_heads,
+    message_counts,
+    plan,
+    started_at_ms,
+)
 from escrowmq.transaction.commands import CheckSent, Park, Resume
 from escrowmq.transaction.records import NEVER
 from escrowmq.transaction.states import State
@@ -144,7 +152,7 @@ def test_rows_before_the_tables_start_are_gone() -> None:
     assert heads(driver, *State, end=8) == [2]
 
 
-def test_what_is_only_in_the_map_needs_no_file() -> None:
+def test_rows_in_the_map_alone_need_no_file() -> None:
     driver = Driver()
     settled_chunk(driver, 2)
     dropped(driver)
@@ -204,7 +212,7 @@ def test_the_id_of_a_half_message_that_was_carried_forward_is_known() -> None:
     assert ids(driver)[0] == "old"
 
 
-def test_a_frame_without_the_row_names_nobody() -> None:
+def test_a_frame_without_the_row_names_no_decider() -> None:
     driver = Driver()
     held = driver.hold("two", message("1"), message("2"))
     driver.hold("one")
@@ -309,3 +317,26 @@ def test_a_page_of_rows_in_a_file_goes_on_after_those_that_only_the_map_knows() 
         start = page.next_start
     # The file still has the third row in its old state.
     assert found == heads(driver, *states) == [0, 4, 6]
+
+
+def test_of_found_rows_only_wanted_heads_are_returned() -> None:
+    driver = Driver()
+    for number in range(20):
+        driver.hold(f"t{number}")
+    driver.hold("many", message("m0"), message("m1"), number=0)
+    driver.hold("many", message("m2"), number=1)
+    for row in (*range(8), 9):
+        driver.commit(row)
+    wanted = WantedHeads((State.PREPARED,))
+    found = np.array([22, 20, 21, 9, 10, 3, 500])
+    assert heads_at(driver.store, found, wanted)["half_offset"].tolist() == [10, 20]
+
+
+def test_a_found_row_that_outlived_its_chunk_is_returned() -> None:
+    driver = Driver()
+    settled_chunk(driver, 3)
+    dropped(driver)
+    (row, *_) = driver.store.table.survivors.rows
+    half = driver.half(row)
+    heads = heads_at(driver.store, np.array([row]), WantedHeads((half.state,)))
+    assert heads["stored_at_ms"].tolist() == [half.stored_at_ms]

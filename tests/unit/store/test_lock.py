@@ -71,7 +71,7 @@ def refusal(path: Path) -> StoreUnusable:
     return caught.value
 
 
-def test_a_second_process_is_refused_and_told_who_holds_it(tmp_path: Path) -> None:
+def test_a_second_process_is_refused_and_told_the_holder(tmp_path: Path) -> None:
     with another_process_holding(tmp_path) as holder:
         error = refusal(tmp_path)
     assert error.code == "data_directory_locked"
@@ -165,7 +165,7 @@ def test_a_disk_that_takes_no_bytes_cannot_be_written(tmp_path: Path) -> None:
         pass
 
 
-def test_who_holds_a_directory_can_be_asked_without_holding_it(tmp_path: Path) -> None:
+def test_the_holder_of_a_directory_can_be_read_without_holding_it(tmp_path: Path) -> None:
     assert holder_of(tmp_path) is None
     assert list(tmp_path.iterdir()) == []
     with another_process_holding(tmp_path) as process:

@@ -50,7 +50,7 @@ def test_any_flipped_bit_of_a_message_is_refused_with_its_place(driver: Driver) 
     driver.store.reading.record_of(half)
 
 
-def test_who_decided_is_read_from_a_sound_frame_only(driver: Driver) -> None:
+def test_the_decider_is_read_from_a_sound_frame_only(driver: Driver) -> None:
     op_offset = driver.half(0).op_offset
     assert driver.store.reading.decision(op_offset) == ("producer", T0)
     for place in (op_offset, op_offset + 50):
@@ -87,7 +87,7 @@ def test_a_request_is_known_by_its_first_row_only(driver: Driver) -> None:
         assert driver.store.table.identity(driver.half(row)) == ("", UNNUMBERED)
 
 
-def test_a_head_that_a_producer_hides_before_a_message_names_nobody() -> None:
+def test_a_head_that_a_producer_hides_before_a_message_names_no_decider() -> None:
     """The sender chooses the bytes before a message that is not the first of its frame."""
     fake = MAGIC + b"\1\0\0\0" + (60).to_bytes(4, "little") + (44).to_bytes(4, "little")
     driver = Driver()

@@ -61,7 +61,7 @@ def test_little_is_read_at_a_time_and_nothing_is_left_out() -> None:
     assert heads == list(range(20))
 
 
-def test_what_is_not_settled_is_not_there() -> None:
+def test_frames_that_are_not_durable_are_not_scanned() -> None:
     driver = shop(3)
     before = driver.store.durable_end
     driver.store.execute(Append(messages=(message("new"),)), driver.clock.now_ms())
@@ -101,7 +101,7 @@ def test_a_body_that_looks_like_a_frame_is_not_taken_for_one(count: int) -> None
     assert decided(list(scan.frames(1, 2**30))) == [0]
 
 
-def test_what_was_damaged_since_is_passed_over() -> None:
+def test_frames_damaged_since_the_start_are_passed_over() -> None:
     driver = shop(6)
     scan = LogScan(driver.store)
     frames = list(scan.frames(0, 2**30))
@@ -142,7 +142,7 @@ def test_an_empty_log_has_no_time() -> None:
     assert list(scan.frames(0)) == [Passed(0, 0, 0, [])]
 
 
-def test_half_messages_are_told_of_only_to_who_asks() -> None:
+def test_half_messages_are_told_only_on_request() -> None:
     driver = shop(3)
     scan = LogScan(driver.store)
     frames = list(scan.frames(0, 2**30, with_messages=True))

@@ -251,7 +251,7 @@ def test_a_body_that_looks_like_many_frames_hides_the_one_around_it() -> None:
     assert part.frames == 1
 
 
-def test_what_repair_took_out_is_told_with_what_is_damaged() -> None:
+def test_ranges_that_repair_removed_are_told_with_the_damage() -> None:
     driver = day()
     places = frames(driver)
     driver.store.lost.add(*places[7])

@@ -118,6 +118,6 @@ def test_every_number_comes_back(
         encode_records((ROLLBACK,)) + b"\xff",
     ],
 )
-def test_what_is_not_known_is_refused_as_a_newer_versions(tail: bytes) -> None:
+def test_unknown_records_are_refused_as_those_of_a_newer_version(tail: bytes) -> None:
     with pytest.raises(StoreUnusable, match="records_unknown"):
         decode_records(tail, 5)

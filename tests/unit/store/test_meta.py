@@ -24,9 +24,6 @@ from escrowmq.model.errors import (
 )
 from escrowmq.store.meta import meta as metas
 from escrowmq.store.meta.meta import (
-    GROUPS,
-    SETTINGS,
-    TOPICS,
     Group,
     MessageType,
     Meta,
@@ -102,7 +99,7 @@ class Log:
         known = self.catalog.topics.get(topic.name)
         number = known.incarnation if known else self.catalog.incarnations_end
         self._apply(TopicPut(topic, number))
-        meta.changed(TOPICS, topic.name)
+        meta.changed("topics", topic.name)
 
     def remove_topic(self, meta: Meta, name: str) -> None:
         self._apply(TopicRemoved(name, self.catalog.topics[name].incarnation, [], "deleted", "me"))
@@ -110,7 +107,7 @@ class Log:
 
     def put_group(self, meta: Meta, group: Group = BILLING) -> None:
         self._apply(GroupPut(group))
-        meta.changed(GROUPS, group.name)
+        meta.changed("groups", group.name)
 
     def remove_group(self, meta: Meta, name: str) -> None:
         self._apply(GroupRemoved(name, "deleted", "me"))
@@ -118,7 +115,7 @@ class Log:
 
     def set(self, meta: Meta, setting: Setting, *, is_removed: bool = False) -> None:
         self._apply(SettingPut(setting, is_removed))
-        meta.changed(SETTINGS, setting.name)
+        meta.changed("settings", setting.name)
 
 
 def following(log: Log, path: Path | str, limits: MetaLimits = metas.DEFAULT_LIMITS) -> Meta:
@@ -152,7 +149,7 @@ def test_it_states_what_the_log_says_and_up_to_where(path: Path) -> None:
         assert meta.stated_topics["orders"].born == log.catalog.topics["orders"].born
 
 
-def test_what_is_changed_or_gone_is_stated_so(path: Path) -> None:
+def test_changed_and_removed_names_are_recorded_as_such(path: Path) -> None:
     log = Log()
     with closing(following(log, path)) as meta:
         filled(log, meta)
@@ -292,7 +289,7 @@ def test_a_closed_file_is_our_own_bug(path: Path) -> None:
         meta.flush()
 
 
-def test_nobody_writes_past_the_methods() -> None:
+def test_only_the_methods_write() -> None:
     with closing(Meta(":memory:")) as meta, pytest.raises(TypeError):
         meta.offsets["g", "t", 0] = 1  # type: ignore[index]
 
@@ -538,10 +535,10 @@ def test_a_file_cut_short_is_damaged(path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "lost"),
     [
-        ("UPDATE topics SET document = replace(document, '4', '5')", TOPICS),
-        ("UPDATE topics SET name = 'other'", TOPICS),
-        ("UPDATE topics SET document = CAST(x'ff' AS TEXT)", TOPICS),
-        ("UPDATE groups SET document = CAST(x'ff' AS TEXT)", GROUPS),
+        ("UPDATE topics SET document = replace(document, '4', '5')", "topics"),
+        ("UPDATE topics SET name = 'other'", "topics"),
+        ("UPDATE topics SET document = CAST(x'ff' AS TEXT)", "topics"),
+        ("UPDATE groups SET document = CAST(x'ff' AS TEXT)", "groups"),
         ("UPDATE offsets SET queue_offset = queue_offset + 1 WHERE queue_id = 1", "offsets"),
         ("UPDATE standing SET log_offset = log_offset + 1", "standing"),
         # A row with a right checksum may still be invalid, if another program wrote it.
@@ -568,7 +565,7 @@ def test_a_damaged_row_is_left_out_and_a_copy_of_the_file_kept(
     assert Path(found.aside).name == "meta.db.damaged-1"
     meta.follow(log.catalog)
     # A damaged offset costs only itself; without its topic or group an offset has no owner.
-    left = {"offsets": {0}, TOPICS: set(), GROUPS: set()}.get(lost, {0, 1})
+    left = {"offsets": {0}, "topics": set(), "groups": set()}.get(lost, {0, 1})
     assert {key[2] for key in meta.offsets} == left
     meta.close(log.end)
     meta, found = open_meta(path)

@@ -32,7 +32,7 @@ def test_messages_are_numbered_in_the_order_of_their_parking() -> None:
     assert [parkings.end_below(offset) for offset in (100, 101, 300, 301)] == [0, 2, 2, 3]
 
 
-def test_what_is_forgotten_keeps_its_numbers() -> None:
+def test_forgotten_parkings_keep_their_numbers() -> None:
     parkings = Parkings(limit=2)
     for frame in (100, 200, 300):
         parkings.add(frame, 2)

@@ -39,7 +39,7 @@ def acks(*ranges: tuple[int, int]) -> Acknowledge:
 
 
 @pytest.mark.parametrize("how", ["closed", "crashed", "rebuilt"])
-def test_what_was_acknowledged_stays_acknowledged(how: str) -> None:
+def test_acknowledged_messages_stay_acknowledged(how: str) -> None:
     driver = popping()
     driver.do(acks((0, 3), (5, 1)))
     driver.store.checkpoint()

@@ -76,7 +76,7 @@ def test_a_commit_among_many_at_the_same_time_is_found_in_its_place() -> None:
 
 
 @pytest.mark.parametrize("state", [State.PREPARED, State.PARKED, State.ROLLED_BACK])
-def test_what_is_not_committed_is_found_as_a_half_only(state: State) -> None:
+def test_an_uncommitted_message_is_found_as_a_half_only(state: State) -> None:
     driver = Driver()
     offset = driver.hold("t").log_offsets[0]
     if state is State.PARKED:
@@ -192,7 +192,7 @@ def test_a_copied_half_is_found_where_it_was_sent_and_not_where_its_copy_is() ->
     assert driver.reader.at(driver.half(0).location) is None
 
 
-def test_what_its_queue_has_forgotten_is_not_found_though_its_bytes_are_there() -> None:
+def test_a_message_that_its_queue_forgot_is_not_found_although_its_bytes_exist() -> None:
     driver = Driver(retention_bytes=6_000)
     driver.hold("old")
     driver.roll_segment()
@@ -208,7 +208,7 @@ def test_what_its_queue_has_forgotten_is_not_found_though_its_bytes_are_there() 
     assert driver.reader.at(ordinary) is None
 
 
-def test_what_is_deleted_is_not_found() -> None:
+def test_deleted_messages_are_not_found() -> None:
     driver = Driver()
     offsets = [
         driver.append(message("a", keys="k")).log_offsets[0],
@@ -269,7 +269,7 @@ def test_half_messages_are_found_by_key_once_they_are_committed() -> None:
     assert found_bodies(driver, "k") == ["committed"]
 
 
-def test_what_may_become_visible_is_found_by_key_if_that_is_asked_for() -> None:
+def test_messages_that_may_become_visible_are_found_by_key_on_request() -> None:
     driver = Driver()
     driver.append(message("ordinary", keys="k"))
     for name in ("undecided", "rolled back", "parked"):

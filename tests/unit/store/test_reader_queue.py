@@ -34,7 +34,7 @@ def driver() -> Driver:
 # The reader's position
 
 
-def test_a_queue_that_nobody_sent_to_is_unknown(driver: Driver) -> None:
+def test_an_unused_queue_is_unknown(driver: Driver) -> None:
     pulled = driver.reader.pull("orders", 9, 0, count_max=1, bytes_max=1)
     assert pulled == Pulled(status=ReadStatus.NO_SUCH_QUEUE)
     assert driver.reader.offset_at("orders", 9, 0) is None
@@ -271,7 +271,7 @@ def test_messages_are_read_as_they_were_written_in_bounds(driver: Driver) -> Non
     assert driver.reader.stored(queue, 3, 2, count_max=9, bytes_max=1) == ([], 3)
 
 
-def test_what_is_lost_is_passed_over_when_reading_as_written(driver: Driver) -> None:
+def test_lost_messages_are_passed_over_when_reading_as_written(driver: Driver) -> None:
     queue = driver.reader.queue("orders", 0)
     assert queue is not None
     entry = queue.entries(2, 1)[0]

@@ -145,7 +145,7 @@ def test_messages_of_a_deleted_topic_are_found_no_more() -> None:
     assert len(driver.reader.find("orders", "k", limit=9)) == 1
 
 
-def test_nobody_sees_a_topic_or_its_end_before_it_is_durable() -> None:
+def test_a_topic_and_its_end_are_visible_once_they_are_durable() -> None:
     driver = kept()
     driver.append(message("old"))
     store = driver.store
@@ -159,7 +159,7 @@ def test_nobody_sees_a_topic_or_its_end_before_it_is_durable() -> None:
     assert driver.reader.queue("orders", 0) is None
 
 
-def test_what_was_on_its_way_to_a_deleted_queue_is_dropped() -> None:
+def test_messages_on_their_way_to_a_deleted_queue_are_dropped() -> None:
     driver = kept()
     now_ms = driver.clock.now_ms()
     driver.store.execute(Append(messages=(message("old"),)), now_ms)
@@ -330,7 +330,7 @@ def test_a_log_without_its_beginning_is_checked_with_deleted_queues() -> None:
     assert check(again.disk).findings == []
 
 
-def test_what_is_lost_of_a_deleted_queue_is_passed_over() -> None:
+def test_lost_messages_of_a_deleted_queue_are_passed_over() -> None:
     driver = kept()
     driver.append(message("old"))
     remake(driver)

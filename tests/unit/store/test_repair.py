@@ -36,7 +36,7 @@ def test_the_damaged_range_is_copied_aside_under_a_name_that_tells_where_it_was(
     assert done.filled == [NumberSpan(first=frame.start, count=frame.end - frame.start)]
 
 
-def test_what_is_not_damaged_stays_as_it_is_byte_by_byte() -> None:
+def test_undamaged_bytes_stay_as_they_are() -> None:
     shop = Shop(seed=2).run(60, checkpoints=0)
     frame = frames_of(shop.store)[10]
     disk = damaged(shop, frame)
@@ -128,7 +128,7 @@ def test_a_decision_that_is_lost_after_a_checkpoint_is_open_again() -> None:
     assert not set(truth_of(store).visible) & frame.places
 
 
-def test_a_decision_below_the_checkpoint_stands_though_nobody_knows_who_made_it() -> None:
+def test_a_decision_below_the_checkpoint_stands_without_its_author() -> None:
     shop = Shop()
     head = shop.prepare(2)
     shop.end(head, Resolution.COMMIT)

@@ -37,7 +37,7 @@ def test_an_undecided_half_whose_bytes_are_lost_is_rolled_back_by_name() -> None
 
 
 @pytest.mark.parametrize("lost", [0, 1])
-def test_what_is_left_of_a_transaction_is_rolled_back_when_a_request_before_it_is_lost(
+def test_the_rest_of_a_transaction_is_rolled_back_if_an_earlier_request_is_lost(
     lost: int,
 ) -> None:
     shop = Shop()

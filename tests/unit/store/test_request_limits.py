@@ -37,7 +37,7 @@ def test_a_delay_beyond_all_times_is_refused(delay_ms: int) -> None:
     assert driver.store.log.end == 0
 
 
-def test_an_empty_id_is_nobodys() -> None:
+def test_an_empty_id_finds_no_transaction() -> None:
     """Messages without a transaction have an empty id too, and must not be joined."""
     driver = Driver()
     driver.append(message("scheduled", deliver_at_ms=T0 + 5))

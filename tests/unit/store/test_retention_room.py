@@ -92,7 +92,7 @@ def test_a_reserve_that_would_not_suffice_is_kept() -> None:
     assert driver.store.space.reserve.is_whole
 
 
-def test_with_nothing_kept_free_nobody_looks_for_room() -> None:
+def test_with_nothing_kept_free_retention_waits_for_no_room() -> None:
     driver = with_old_halves(segments=1, halves=2, free_bytes_min=0)
     assert driver.retain().carried == 2
     assert driver.store.space.look_for_retention(2**62) == 0

@@ -74,7 +74,7 @@ def test_releasing_is_limited_and_goes_on_next_time() -> None:
     assert driver.store.table.due(driver.clock.now_ms(), 2) == [2]
 
 
-def test_what_is_not_waiting_is_not_released() -> None:
+def test_messages_that_do_not_wait_are_not_released() -> None:
     driver = Driver()
     driver.hold("undecided")
     driver.hold("rolled back")
@@ -96,7 +96,7 @@ def test_messages_for_now_and_for_later_do_not_mix() -> None:
 
 
 @pytest.mark.parametrize("is_clean", [True, False])
-def test_what_waits_still_waits_after_a_restart(*, is_clean: bool) -> None:
+def test_delayed_messages_still_wait_after_a_restart(*, is_clean: bool) -> None:
     driver = Driver()
     scheduled(driver, 10, MINUTE)
     driver.hold("t", message("half", deliver_after_ms=MINUTE))
@@ -145,7 +145,7 @@ def test_a_rolled_back_delay_is_forgotten() -> None:
     assert driver.bodies() == []
 
 
-def test_a_scheduled_message_is_nobodys_transaction() -> None:
+def test_a_scheduled_message_is_no_transaction() -> None:
     driver = Driver()
     scheduled(driver, MINUTE)
     end = End(half_offset=0, resolution=Resolution.COMMIT, by="x")
@@ -180,7 +180,7 @@ def test_undecided_transactions_that_are_due_do_not_stand_in_the_way_of_a_releas
     assert table.releasable(now_ms, 3) == [15]
 
 
-def test_what_outlived_its_chunk_is_released_too() -> None:
+def test_a_row_that_outlives_its_chunk_is_released_too() -> None:
     driver = Driver(chunk_rows=8, copy_after_ms=24 * HOUR)
     driver.append(message("much later", deliver_at_ms=driver.clock.now_ms() + HOUR))
     for number in range(15):
@@ -211,7 +211,7 @@ def test_undecided_transactions_are_not_looked_at_again_and_again_for_a_release(
     assert driver.closed_and_opened().store.table.chunks[0].release_from_ms == later_ms
 
 
-def test_what_outlived_its_chunk_is_looked_at_when_its_time_comes() -> None:
+def test_a_row_that_outlives_its_chunk_is_examined_when_it_is_due() -> None:
     driver = Driver(chunk_rows=8, copy_after_ms=24 * HOUR)
     driver.append(message("much later", deliver_at_ms=driver.clock.now_ms() + HOUR))
     for number in range(7):

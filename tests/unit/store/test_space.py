@@ -38,7 +38,9 @@ def with_free(free_bytes: int, was: Space | None = None) -> Space:
         (0, RoomLevel.NOTHING),
     ],
 )
-def test_what_is_refused_depends_on_what_is_free(free_bytes: int, level: RoomLevel) -> None:
+def test_the_free_space_decides_which_commands_are_refused(
+    free_bytes: int, level: RoomLevel
+) -> None:
     assert with_free(free_bytes).level is level
 
 
@@ -65,7 +67,7 @@ def test_messages_are_refused_before_decisions(
             space.refuse_if_full(message_bytes)
 
 
-def test_what_was_taken_on_since_the_last_look_counts() -> None:
+def test_bytes_claimed_since_the_last_measurement_count() -> None:
     space = with_free(MIN + 10 * RECORD_BYTES)
     assert space.claim(8 * RECORD_BYTES)
     assert space.claim(None)
@@ -86,7 +88,7 @@ def test_a_little_more_than_was_missing_must_come_back(
     assert events(caplog) == ["disk_has_room", "disk_full", "disk_has_room"]
 
 
-def test_with_nothing_kept_free_nobody_is_refused() -> None:
+def test_with_nothing_kept_free_no_command_is_refused() -> None:
     disk = FaultyDisk()
     disk.capacity_bytes = 0
     space = Space(disk, 0)

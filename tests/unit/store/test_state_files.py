@@ -237,7 +237,7 @@ def test_a_table_that_is_rebuilt_never_writes_to_a_file_that_is_there(
     assert again.read_survivors() == [survivor(2)]
 
 
-def test_what_a_crash_left_under_the_next_name_is_written_over(
+def test_a_file_that_a_crash_left_under_the_next_name_is_overwritten(
     disk: FaultyDisk, files: StateFiles
 ) -> None:
     path = f"{DIRECTORY}/{ChunkFile(0, 0, 1, 0).name}"

@@ -42,7 +42,7 @@ def row(number: int, **fields: object) -> Half:
         (State.ROLLED_BACK, NEVER, False),
     ],
 )
-def test_what_can_still_become_visible_is_needed(
+def test_messages_that_can_still_become_visible_are_needed(
     state: State, next_at_ms: int, *, needed: bool
 ) -> None:
     assert row(1, state=state, next_at_ms=next_at_ms).is_needed is needed
@@ -91,7 +91,7 @@ def test_they_are_saved_only_when_something_changed() -> None:
     assert again.to_save() is None, "what came from a file is in it"
 
 
-def test_what_is_saved_is_of_the_moment_whenever_it_is_written() -> None:
+def test_a_saved_state_does_not_change_before_it_is_written() -> None:
     kept = Survivors()
     for number in (3, 4):
         kept.keep(row(number), 77)

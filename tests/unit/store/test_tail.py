@@ -70,7 +70,7 @@ def test_a_cut_is_logged_with_how_much(caplog: pytest.LogCaptureFixture) -> None
     assert facts["store_recovered"]["frames"] == 3
 
 
-def test_what_was_written_whole_but_never_acknowledged_may_stay() -> None:
+def test_a_whole_frame_that_was_never_acknowledged_may_stay() -> None:
     driver, _ = three_in_one_segment()
     written(driver, "fourth")
     after = driver.crashed(everything_survives)
@@ -104,7 +104,7 @@ def a_gap_is_filled() -> list[str]:
     return after.crashed().bodies()
 
 
-def test_what_was_cut_does_not_come_back_when_its_gap_is_filled(
+def test_a_cut_tail_does_not_return_when_its_gap_is_filled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert a_gap_is_filled() == ["one", "two", "three", "4th!!!"]
@@ -300,7 +300,7 @@ def test_a_foreign_file_in_the_log_is_refused_by_name(name: str) -> None:
     assert driver.disk.exists(f"commitlog/{name}")
 
 
-def test_what_a_rewrite_left_unfinished_is_removed() -> None:
+def test_an_unfinished_rewrite_is_removed() -> None:
     driver, _ = three_in_one_segment()
     driver.disk.open(f"{FIRST}.tmp", create=True).write_at(0, b"half a tail")
     after = driver.opened_again()

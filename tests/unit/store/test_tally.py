@@ -43,7 +43,7 @@ def test_a_later_request_is_no_transaction_of_its_own() -> None:
     assert counted(prepared(0), prepared(1, head=0)) == (1, 0, 0, 0)
 
 
-def test_what_was_begun_in_deleted_log_counts_when_it_was_carried_forward() -> None:
+def test_a_carried_transaction_of_deleted_log_counts() -> None:
     assert counted(moved(7, State.PREPARED, 7), moved(9, State.PARKED, 9)) == (1, 1, 0, 0)
 
 
@@ -51,12 +51,12 @@ def test_of_what_was_carried_forward_only_undecided_heads_count() -> None:
     assert counted(moved(7, State.COMMITTED, 7), moved(9, State.PREPARED, 8)) == (0, 0, 0, 0)
 
 
-def test_a_decision_on_what_nobody_has_seen_counts_as_a_decision_only() -> None:
+def test_a_decision_without_its_half_message_counts_as_a_decision_only() -> None:
     rollback = Decided(70_000, State.ROLLED_BACK, "x", [(70_000, 1)], [], [])
     assert counted(rollback, Parked(70_000, ""), Resumed(70_000, 0, "x")) == (0, 0, 0, 1)
 
 
-def test_what_is_decided_takes_no_memory() -> None:
+def test_decided_transactions_take_no_memory() -> None:
     tally = Tally()
     for row in range(0, 400_000, 1_000):
         tally.read([prepared(row), Decided(row, State.COMMITTED, "x", [(row, 1)], [], [])])

@@ -160,7 +160,7 @@ def test_copies_that_share_a_frame_are_found() -> None:
     assert found(driver).queue_offset == GROWTH
 
 
-def test_what_looks_like_a_frame_in_a_message_is_none() -> None:
+def test_bytes_like_a_frame_in_a_message_are_no_frame() -> None:
     driver = Driver(segment_bytes_max=1024 * 1024)
     frame = bytes(driver.store.log.peek(0, 4096))
     due_ms = T0 + HOUR // 2

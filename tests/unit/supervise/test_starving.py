@@ -43,7 +43,7 @@ def is_ever_starved(pid: int) -> bool:
     return any(islice(looks_at(pid), 3 * LOOKS))
 
 
-def test_whose_child_gets_what_a_busy_one_leaves_starves() -> None:
+def test_a_child_that_gets_only_the_rest_of_a_busy_one_starves() -> None:
     with (
         busy_processor() as processor,
         running(HUNGRY, str(processor), str(os.SCHED_IDLE)) as hungry,
@@ -54,7 +54,7 @@ def test_whose_child_gets_what_a_busy_one_leaves_starves() -> None:
     assert share.waited_s >= 20 * share.ran_s
 
 
-def test_who_gets_a_share_does_not() -> None:
+def test_a_child_that_gets_a_share_does_not_starve() -> None:
     with (
         busy_processor() as processor,
         running(HUNGRY, str(processor), str(os.SCHED_OTHER)) as fed,
@@ -62,12 +62,12 @@ def test_who_gets_a_share_does_not() -> None:
         assert not is_ever_starved(fed)
 
 
-def test_who_wants_nothing_does_not() -> None:
+def test_a_child_that_wants_no_time_does_not_starve() -> None:
     with running(FULL) as full:
         assert not is_ever_starved(full)
 
 
-def test_of_who_is_gone_nothing_is_known() -> None:
+def test_nothing_is_known_of_a_process_that_is_gone() -> None:
     with running(FULL) as gone:
         pass
     assert not is_ever_starved(gone)

@@ -60,7 +60,7 @@ def test_children_end_with_a_parent_that_was_killed() -> None:
         assert len(parent.pids) == 3
 
 
-def test_what_a_child_leaves_behind_ends_with_it() -> None:
+def test_processes_that_a_child_started_end_with_it() -> None:
     with family("parent") as parent:
         child = parent.pid("parent")
         left = int(parent.line("parent left").split()[2])
@@ -99,7 +99,7 @@ def test_a_vital_child_that_refuses_to_start_ends_all() -> None:
         assert parent.ends() == 2
 
 
-def test_a_child_ends_when_its_pipe_does_and_whoever_else_is_its_parent() -> None:
+def test_a_child_ends_with_its_pipe_even_if_another_process_is_its_parent() -> None:
     """Closing the pipe works on every operating system."""
     command = [sys.executable, "-c", KINDS["good"], str(os.getpid())]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:

@@ -47,7 +47,7 @@ def test_a_rolled_back_message_is_never_visible() -> None:
     assert engine.state(0) is State.ROLLED_BACK
 
 
-def test_what_was_acknowledged_survives_a_power_cut() -> None:
+def test_acknowledged_commands_survive_a_power_cut() -> None:
     engine = Engine()
     engine.prepare("t", message(b"a"), message(b"b", topic="stock"))
     engine.commit(0)

@@ -44,7 +44,7 @@ def after(disk: FaultyDisk, survivors: Survivors) -> dict[str, bytes]:
 # Data.
 
 
-def test_what_was_not_flushed_may_be_lost_or_kept() -> None:
+def test_unflushed_bytes_may_be_lost_or_kept() -> None:
     disk = disk_with(f=b"old")
     disk.open("f").write_at(0, b"new!")
     assert disk.snapshot() == {"f": b"new!"}
@@ -52,7 +52,7 @@ def test_what_was_not_flushed_may_be_lost_or_kept() -> None:
     assert after(disk, everything_survives) == {"f": b"new!"}
 
 
-def test_what_was_flushed_stays() -> None:
+def test_flushed_bytes_stay() -> None:
     disk = disk_with(f=b"old")
     file = disk.open("f")
     file.write_at(0, b"new!")
@@ -276,7 +276,7 @@ def test_the_journal_holds_every_operation_and_mark_in_order() -> None:
     assert disk.pending == (expected[7], expected[8])
 
 
-def test_what_changes_nothing_is_not_in_the_journal() -> None:
+def test_calls_that_change_nothing_are_not_in_the_journal() -> None:
     disk = disk_with(f=b"abc")
     disk.make_directory("d")
     before = len(disk.journal)

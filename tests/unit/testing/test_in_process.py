@@ -144,7 +144,7 @@ async def test_a_ledger_that_the_test_does_not_give_is_left_to_the_producer(
         assert len((await broker.run_checks()).asked) == 1
 
 
-async def test_what_was_stored_is_there_after_a_restart() -> None:
+async def test_stored_messages_are_there_after_a_restart() -> None:
     async with AsyncInProcessBroker() as broker:
         address = broker.address
         async with producing(address) as producer:

@@ -43,7 +43,7 @@ def checks_sent(engine: MemoryEngine, head: int = 0) -> int:
     return engine.core.row(head).checks_sent
 
 
-def test_nobody_is_asked_before_the_producer_had_its_time() -> None:
+def test_no_producer_is_asked_before_its_time_is_over() -> None:
     engine, producers = engine_with("t"), Producers(COMMIT)
     settler = Settler(AnsweringEngine(engine, producers), POLICY)
     engine.clock.advance(ms=5_999)
@@ -182,7 +182,7 @@ def test_without_a_way_to_look_a_ledgers_transaction_is_asked_about() -> None:
     )
 
 
-def test_decided_parked_and_scheduled_rows_are_nobodys_business() -> None:
+def test_decided_parked_and_scheduled_rows_need_no_work() -> None:
     engine = engine_with("committed", "rolled back", "parked", "open")
     engine.commit(0)
     engine.rollback(1)

@@ -39,6 +39,7 @@ from escrowmq.transaction.expiry_commands import (
     NoteUses,
 )
 from escrowmq.transaction.policy import CheckPolicy
+from escrowmq.transaction.recall_commands import Recall
 from escrowmq.transaction.states import State
 
 POLICY = CheckPolicy(checks_max=2, messages_max=4, transaction_bytes_max=1_024)
@@ -131,6 +132,7 @@ STEPS: st.SearchStrategy[Command | Pass] = st.one_of(
         by=BY,
     ),
     st.builds(Release, half_offsets=st.lists(ROWS, max_size=2).map(tuple)),
+    st.builds(Recall, half_offset=ROWS, log_offset=st.just(0), epoch=st.just(""), by=BY),
     st.builds(Carry, first=ROWS),
     # The topic of all messages is deleted and made again, at first in a log that keeps no topics.
     st.builds(RemoveTopic, name=st.just("orders"), by=BY, is_forced=st.booleans()),
@@ -150,7 +152,7 @@ STEPS: st.SearchStrategy[Command | Pass] = st.one_of(
 )
 
 
-def aimed(engine: MemoryEngine, command: Command) -> Command:
+def aimed(engine: MemoryEngine, command: Command) -> Command:  # noqa: C901 - one case per command
     """Aim the command at existing rows, because few blindly drawn commands would do anything."""
     # One more than the rows, so that some commands still miss.
     rows = engine.table.end + 1
@@ -176,11 +178,18 @@ def aimed(engine: MemoryEngine, command: Command) -> Command:
             # Without rows the command releases all that are due.
             named = tuple(row % rows for row in command.half_offsets)
             right["half_offsets"] = named or tuple(engine.due(engine.clock.now_ms(), rows))
+        case Recall():
+            right |= right_place(engine, command.half_offset % rows)
         case Carry():
             right["first"] = command.first % rows
         case DecideBatch():
             right["attempts"] = tuple(right_claim(engine, claim) for claim in command.attempts)
     return msgspec.structs.replace(command, **right)
+
+
+def right_place(engine: MemoryEngine, row: int) -> dict[str, Any]:
+    half = engine.table.get(row)
+    return {"half_offset": row, "log_offset": 0 if half is None else half.log_offset}
 
 
 def right_columns(engine: MemoryEngine, command: Verdicts, rows: int) -> dict[str, Any]:

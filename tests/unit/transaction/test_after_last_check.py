@@ -68,7 +68,7 @@ def test_otherwise_it_is_only_parked(
     assert outcome_of(decision) is VerdictOutcome.PARKED
 
 
-def test_what_is_parked_already_is_not_rolled_back() -> None:
+def test_a_parked_transaction_is_not_rolled_back() -> None:
     engine = held(ROLLS_BACK)
     engine.park(0)
     decision = engine.submit(parking("exhausted", state=State.PARKED))

@@ -186,7 +186,7 @@ def test_an_app_with_nothing_but_names_is_forgotten_with_the_last_of_them() -> N
     assert batches.apps == {}
 
 
-def test_what_is_known_of_queries_survives_a_checkpoint() -> None:
+def test_decided_and_expired_queries_survive_a_checkpoint() -> None:
     batches, loaded = DecidedBatches(), DecidedBatches()
     batches.apply(decided("q", 5), 100, 1_000)
     batches.expire([("app", "q")])

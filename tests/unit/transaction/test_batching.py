@@ -250,7 +250,7 @@ def test_a_delay_counts_from_the_batchs_decision() -> None:
     assert bodies(engine) == [b"now", b"later"]
 
 
-def test_who_decided_a_batch_and_when_is_told_to_whoever_ends_an_attempt() -> None:
+def test_the_end_of_an_attempt_is_answered_with_the_decider_and_time_of_its_batch() -> None:
     engine = MemoryEngine()
     decide(engine, attempt(engine, "a1", b"a", b"b"))
     decided_at_ms = engine.clock.now_ms()

@@ -62,7 +62,7 @@ def test_one_record_decides_all_of_them_each_for_itself() -> None:
     assert engine.table.decided_by(engine.core.row(4)) == ("round 7", engine.clock.now_ms())
 
 
-def test_what_has_moved_on_is_stale_and_changes_nothing() -> None:
+def test_a_verdict_on_a_changed_transaction_is_stale_and_changes_nothing() -> None:
     engine = MemoryEngine()
     for name in "abc":
         engine.prepare(name)
@@ -96,7 +96,7 @@ def test_a_parked_transaction_is_decided_and_one_that_was_resumed_is_forgotten()
     assert engine.core.resumed_at_ms == {}
 
 
-def test_what_is_named_twice_is_decided_once() -> None:
+def test_a_transaction_named_twice_is_decided_once() -> None:
     engine = MemoryEngine()
     for name in "ab":
         engine.prepare(name)
@@ -132,7 +132,7 @@ def test_nothing_is_said_of_nothing() -> None:
     assert (ends(decision), decision.records) == ([], ())
 
 
-def test_what_was_carried_forward_is_decided_and_forgotten() -> None:
+def test_a_carried_transaction_is_decided_and_forgotten() -> None:
     engine = MemoryEngine(copy_after_ms=0)
     engine.prepare("a")
     engine.commit(engine.prepare("b").half_offset)

@@ -113,7 +113,7 @@ def test_each_request_is_copied_in_a_frame_of_its_own() -> None:
     ]
 
 
-def test_what_was_carried_lately_is_not_copied_again() -> None:
+def test_a_recently_carried_message_is_not_copied_again() -> None:
     engine = MemoryEngine()
     engine.prepare("t")
     engine.clock.advance(ms=10 * HOUR_MS)
@@ -125,7 +125,7 @@ def test_what_was_carried_lately_is_not_copied_again() -> None:
     assert engine.core.carried_at_ms == {}
 
 
-def test_what_was_carried_long_ago_is_copied_again() -> None:
+def test_a_message_carried_long_ago_is_copied_again() -> None:
     engine = MemoryEngine()
     engine.prepare("t")
     engine.clock.advance(ms=10 * HOUR_MS)

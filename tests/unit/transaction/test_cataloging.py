@@ -112,7 +112,7 @@ def test_only_a_new_incarnation_is_told_to_be_remade() -> None:
     assert engine.core.catalog.topics["orders"].is_remade
 
 
-def test_what_does_not_change_anything_is_not_written() -> None:
+def test_a_command_that_changes_nothing_is_not_written() -> None:
     engine = engine_of("orders")
     engine.submit(PutGroup(group=Group(name="readers")))
     engine.submit(PutSetting(setting=Setting(name="kv/a/b", value="1")))

@@ -68,7 +68,7 @@ COMMANDS: list[Command] = [
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: type(command).__name__)
 @pytest.mark.parametrize("engine", [MemoryEngine(), scheduled()], ids=["nothing", "no half"])
-def test_what_is_no_half_message_is_refused(engine: MemoryEngine, command: Command) -> None:
+def test_a_row_that_is_no_half_message_is_refused(engine: MemoryEngine, command: Command) -> None:
     assert code(engine.submit(command)) == "no_such_half_message"
 
 
@@ -200,7 +200,7 @@ def test_the_verdict_ask_names_the_half_to_ask_about_and_counts_nothing() -> Non
     assert half(engine).checks_sent == 0
 
 
-def test_nobody_is_asked_once_all_checks_were_sent() -> None:
+def test_no_producer_is_asked_after_the_last_check() -> None:
     engine = MemoryEngine(policy=CheckPolicy(checks_max=1))
     engine.prepare("t")
     engine.check_sent(0)
@@ -259,7 +259,7 @@ def test_a_scheduled_message_obeys_no_verdict(kind: VerdictKind) -> None:
     assert engine.submit(verdict(kind, state=State.COMMITTED)) == Decision()
 
 
-def test_asking_about_a_parked_or_decided_transaction_is_nobodys_wish() -> None:
+def test_a_check_of_a_parked_or_decided_transaction_is_dropped() -> None:
     for state in (State.PARKED, *DECIDED):
         engine = engine_in(state)
         assert engine.submit(verdict(VerdictKind.ASK, state=state)) == Decision()

@@ -30,7 +30,7 @@ def test_every_record_can_be_applied_and_has_a_tag_of_its_own() -> None:
     assert sorted(tags) == list(range(1, len(kinds) + 1))
 
 
-def test_what_a_row_says_of_its_request() -> None:
+def test_a_row_tells_the_first_row_of_its_request() -> None:
     assert first_row(7, FIRST | 3) == 7
     assert first_row(9, 2) == 7
 

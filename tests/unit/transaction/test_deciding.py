@@ -86,7 +86,7 @@ def test_an_answer_leads_where_the_table_says_or_is_refused(
 
 
 @pytest.mark.parametrize("resolution", [COMMIT, ROLLBACK])
-def test_a_repeated_decision_is_answered_with_who_decided_first_and_when(
+def test_a_repeated_decision_is_answered_with_the_author_and_time_of_the_first(
     resolution: Resolution,
 ) -> None:
     engine = MemoryEngine()
@@ -105,7 +105,7 @@ def test_a_repeated_decision_is_answered_with_who_decided_first_and_when(
     )
 
 
-def test_the_opposite_decision_is_refused_with_who_decided_and_when() -> None:
+def test_the_opposite_decision_is_refused_with_the_author_and_time_of_the_first() -> None:
     engine = engine_in(State.COMMITTED)
 
     refused = end(engine, ROLLBACK).refused
@@ -216,18 +216,23 @@ def test_an_ordinary_message_that_waits_for_its_time_cannot_be_ended() -> None:
     assert code(end(engine, ROLLBACK)) == "no_such_half_message"
 
 
-def test_what_the_caller_believes_of_the_half_message_is_verified() -> None:
+@pytest.mark.parametrize(
+    ("resolution", "state"), [(COMMIT, State.COMMITTED), (ROLLBACK, State.ROLLED_BACK)]
+)
+def test_an_end_must_name_the_place_and_the_group_of_its_half_message(
+    resolution: Resolution, state: State
+) -> None:
     engine = MemoryEngine()
     held = engine.prepare("t", message(b"a"), message(b"b"), group="pay")
-    wrong_place = end(engine, COMMIT, log_offset=held.log_offsets[1])
-    wrong_group = end(engine, COMMIT, log_offset=held.log_offsets[0], group="ship")
+    wrong_place = end(engine, resolution, log_offset=held.log_offsets[1])
+    wrong_group = end(engine, resolution, log_offset=held.log_offsets[0], group="ship")
     assert code(wrong_place) == "log_offset_wrong"
     assert code(wrong_group) == "producer_group_wrong"
     assert engine.state(0) is State.PREPARED
 
-    right = end(engine, COMMIT, log_offset=held.log_offsets[0], group="pay")
+    right = end(engine, resolution, log_offset=held.log_offsets[0], group="pay")
     assert right.refused is None
-    assert engine.state(1) is State.COMMITTED
+    assert engine.state(1) is state
 
 
 def test_a_decision_for_another_transaction_or_another_history_is_refused() -> None:

@@ -209,7 +209,7 @@ def test_retention_does_not_carry_what_will_never_be_visible() -> None:
     assert [engine.core.row(row).is_needed for row in range(3)] == [False, True, False]
 
 
-def test_what_damage_ended_in_a_deleted_topic_gets_no_place() -> None:
+def test_a_transaction_that_damage_ended_gets_no_place_in_a_deleted_topic() -> None:
     engine = engine_of("orders")
     engine.append(message(deliver_at_ms=engine.clock.now_ms() + HOUR_MS))
     remove(engine)

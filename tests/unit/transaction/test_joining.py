@@ -115,7 +115,7 @@ def test_another_group_cannot_join_a_transaction() -> None:
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])
-def test_a_decided_transaction_takes_no_more_and_says_who_decided_it(number: int) -> None:
+def test_a_decided_transaction_takes_no_more_messages_and_names_its_decider(number: int) -> None:
     engine = MemoryEngine()
     prepare(engine, "t", message(), number=0)
     prepare(engine, "t", message(), number=1)

@@ -86,7 +86,7 @@ def test_a_group_starts_acknowledges_and_ends() -> None:
     assert again.core.pops.groups == engine.core.pops.groups
 
 
-def test_what_is_not_in_the_queue_cannot_be_acknowledged() -> None:
+def test_offsets_outside_the_queue_cannot_be_acknowledged() -> None:
     engine = engine_with(2)
     engine.submit(START)
     assert engine.submit(acks((1, 2), (-1, 1))).records == ()

@@ -85,7 +85,7 @@ def test_a_group_expires_when_it_was_not_used_for_long() -> None:
     assert not catalog.has_lost_offsets("alive")
 
 
-def test_what_an_operator_sets_is_no_longer_made_by_use() -> None:
+def test_a_name_that_an_operator_sets_no_longer_counts_as_made_by_use() -> None:
     engine = engine_with(group("readers"), topic("orders"))
     # A second member, or message, changes nothing.
     assert written(engine, group("readers")) == ()

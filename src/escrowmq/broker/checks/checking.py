@@ -65,7 +65,7 @@ ASKED_MAX = 4_096
 SLICE_MAX = 32
 SLICE_BYTES_MAX = 1024 * 1024
 """Back-checks, and their bytes, that are sent in one turn of the event loop."""
-SLICE_BESIDE = 8
+SLICE_BESIDE = 2
 REST_BESIDE = 32
 """While clients send messages, the size of a slice, and the pause after it as a multiple of the
 time that the slice took. Without the pause, all answers would come at once."""
@@ -75,7 +75,6 @@ COUNT_AGAIN_S = 0.01
 
 Told = Callable[[VerdictOutcome], None]
 ToldAll = Callable[[list[VerdictOutcome]], None]
-_ENDINGS = (VerdictKind.COMMIT, VerdictKind.ROLLBACK)
 
 
 @dataclass(slots=True, eq=False)
@@ -219,7 +218,10 @@ class Checking:
         if outcome is VerdictOutcome.ASKED:
             self._get_in_line(_Ask(end.back_checks[0], verdict.checks_sent, told))
             return
-        if outcome is VerdictOutcome.STALE and verdict.kind in _ENDINGS:
+        if outcome is VerdictOutcome.STALE and verdict.kind in (
+            VerdictKind.COMMIT,
+            VerdictKind.ROLLBACK,
+        ):
             self.note_stale(verdict.half_offset, Resolution(verdict.kind.value), verdict.by)
         _tell(told, outcome)
 

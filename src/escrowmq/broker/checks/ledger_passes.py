@@ -45,8 +45,8 @@ PROBED_FOR_MS = 60_000
 """How long the answers of the databases are shown and used after a probe."""
 ROWS_BESIDE = 250
 REST_BESIDE = 4
-"""Transactions in one request while clients send messages, and the pause after it as a multiple of
-the time that the event loop's thread worked meanwhile."""
+"""While clients send messages, a request has at most this many transactions. The pause after it is
+this multiple of the time that the event loop's thread worked during the request."""
 IDS_AT_ONCE = 1_000
 """Transaction ids that are read from the log in one turn of the event loop."""
 AT_ONCE = 2

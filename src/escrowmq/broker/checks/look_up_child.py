@@ -241,7 +241,7 @@ class LookUpChild(asyncio.Protocol):
             return
         one = self._waiting.get(reply.number)
         if one is None or not _answers(reply, one.call):
-            raise ProtocolViolation("look_up_malformed", "an answer to no request")
+            raise ProtocolViolation("look_up_malformed", "the answer belongs to no request")
         del self._waiting[reply.number]
         one.deadline.cancel()
         # The caller may have been canceled.

@@ -37,6 +37,8 @@ BY_BROKER = "broker"
 """Recorded as the decider of what the broker's own rounds decide."""
 SLICE_ROWS = 2_048
 """Verdicts that are decided in one step: about 1 ms."""
+SLICE_ROWS_BESIDE = 64
+"""The same while clients send messages, because each step delays the batch that it joins."""
 
 KINDS = tuple(VerdictKind)
 OUTCOMES = tuple(VerdictOutcome)
@@ -135,7 +137,8 @@ class _Execution:
         self._told = told
         is_ending = (verdicts.kinds == _COMMIT) | (verdicts.kinds == _ROLLBACK)
         endings = np.flatnonzero(is_ending)
-        self._slices = [endings[at : at + SLICE_ROWS] for at in range(0, len(endings), SLICE_ROWS)]
+        size = min(SLICE_ROWS, SLICE_ROWS_BESIDE) if parts.writer.pace.is_in_use else SLICE_ROWS
+        self._slices = [endings[at : at + size] for at in range(0, len(endings), size)]
         self._others = np.flatnonzero(~is_ending)
         self._outcomes = np.zeros(len(verdicts.half_offsets), dtype=np.uint8)
 

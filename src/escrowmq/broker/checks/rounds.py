@@ -17,6 +17,7 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
+from escrowmq.broker.checks.due_pages import found_heads
 from escrowmq.broker.checks.due_plan import REASONS, DueHeads, DuePlan, RoundView, plan_round
 from escrowmq.broker.checks.leading import Checker, Leadership
 from escrowmq.broker.checks.ledger_passes import DueInLedger
@@ -35,7 +36,13 @@ from escrowmq.model.event_log import event_log
 from escrowmq.model.lineage import Sight
 from escrowmq.model.verdict_outcome import VerdictOutcome
 from escrowmq.store.disk.rows import Rows
-from escrowmq.store.reading.listing import DueBy, list_heads, started_at_ms
+from escrowmq.store.reading.listing import (
+    DueBy,
+    WantedHeads,
+    heads_at,
+    list_heads,
+    started_at_ms,
+)
 from escrowmq.store.store import Store
 from escrowmq.transaction.records import NEVER
 from escrowmq.transaction.states import State
@@ -236,7 +243,11 @@ class SettleRounds:
         found: list[tuple[Rows, Rows]] = []
         start: int | None = 0
         while start is not None:
-            heads, started, start = await self._between(partial(self._page, start, due_by))
+            if self.writer.following is None:
+                heads, started, start = await self._between(partial(self._page, start, due_by))
+            else:
+                rows, start = await found_heads(self.writer.following, start, due_by)
+                heads, started = await self._between(partial(self._known, rows, due_by))
             found.append((heads, started))
         return found
 
@@ -251,6 +262,11 @@ class SettleRounds:
             due_by=due_by,
         )
         return page.heads, started_at_ms(self.store, page.heads), page.next_start
+
+    def _known(self, rows: Rows, due_by: DueBy) -> tuple[Rows, Rows]:
+        """Return what the core knows of rows that a state store found."""
+        heads = heads_at(self.store, rows, WantedHeads((State.PREPARED,), due_by))
+        return heads, started_at_ms(self.store, heads)
 
     def _view(self) -> RoundView:
         work, leadership = self.ledger_work, self.leadership

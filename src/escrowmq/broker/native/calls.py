@@ -13,7 +13,6 @@ import msgspec
 from escrowmq.broker.net.answering import Answering
 from escrowmq.broker.net.requests import Handlers, MethodT, Request, handlers_of, handles
 from escrowmq.broker.write.store_time import StoreClock
-from escrowmq.broker.write.writer import Writer
 from escrowmq.model.errors import ProtocolViolation, RequestRefused
 from escrowmq.protocol.native.columns import BodyColumns, decode_columns
 from escrowmq.protocol.native.headers import ListHeader, NativeAnswer, NativeHeader, PagedHeader
@@ -31,7 +30,6 @@ from escrowmq.protocol.native.row_forms import (
 )
 from escrowmq.protocol.remoting.frames import FRAME_BYTES_MAX
 from escrowmq.protocol.remoting.headers import read_header
-from escrowmq.store.store import Store
 
 ANSWER_BYTES_MAX = FRAME_BYTES_MAX - 64 * 1024
 """Most bytes of rows in one answer; with its header it is still a frame that any client accepts."""
@@ -115,7 +113,7 @@ class Call(Generic[HeaderT]):
     @property
     def is_beside_senders(self) -> bool:
         """Whether clients are sending now, so that long work must be done in small pieces."""
-        return self._calls.writer.pace.is_in_use
+        return self._calls.answering.writer.pace.is_in_use
 
     @property
     def wanted_columns(self) -> list[str]:
@@ -165,7 +163,7 @@ class Call(Generic[HeaderT]):
 
     def _answered(self, count: int, fields: dict[str, Any]) -> NativeAnswer:
         fields.setdefault("now_ms", self._calls.clock.now_ms())
-        fields.setdefault("epoch", self._calls.store.core.lineage.epoch)
+        fields.setdefault("epoch", self._calls.answering.store.core.lineage.epoch)
         spec = self.spec
         return spec.answer(form=self.header.form, version=spec.version, row_count=count, **fields)
 
@@ -196,8 +194,6 @@ def looks(*codes: NativeCode) -> Callable[[MethodT], MethodT]:
 class CallHandling:
     """Reads native requests, and passes them to the handlers of calls."""
 
-    store: Store
-    writer: Writer
     clock: StoreClock
     answering: Answering
 

@@ -9,6 +9,7 @@ import msgspec
 
 from escrowmq.transaction import records as kinds
 from escrowmq.transaction.core import Transactions
+from escrowmq.transaction.recall_records import Recalled
 from escrowmq.transaction.records import PLAIN, Record, Span, unpack_rows
 from escrowmq.transaction.states import LabeledEnum, State
 from escrowmq.transaction.table import FIRST
@@ -41,6 +42,7 @@ class EventKind(LabeledEnum):
     ROLLED_BACK = 7
     VISIBLE = 8
     UNREADABLE = 9
+    RECALLED = 10
 
 
 OF_STATE = {State.COMMITTED: EventKind.COMMITTED, State.ROLLED_BACK: EventKind.ROLLED_BACK}
@@ -86,6 +88,14 @@ def events_of(record: Record, core: Transactions) -> Iterator[TransactionEvent]:
             yield from _batch_decided(record)
         case kinds.Released():
             yield from _released(record, core)
+        case Recalled():
+            yield TransactionEvent(
+                kind=EventKind.RECALLED,
+                first=record.row,
+                count=1,
+                queue=record.queue,
+                by=record.by,
+            )
         case kinds.Asked() | kinds.Answered():
             yield _checked(record)
         case kinds.Parked():

@@ -206,4 +206,6 @@ def _standing(located: Located) -> dict[str, object]:
         return {**fields, "state": "visible"}
     if is_transactional and half.state is not State.COMMITTED:
         return {**fields, "state": half.state.label}
+    if half.state is State.ROLLED_BACK:
+        return {**fields, "state": "recalled"}
     return {**fields, "state": "waiting", "due_at_ms": half.next_at_ms}

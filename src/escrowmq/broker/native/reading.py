@@ -9,12 +9,13 @@ import numpy as np
 
 from escrowmq.broker.native.calls import ROWS_ANY, Call, looks, offset_cursor
 from escrowmq.broker.state.expiring import Uses
+from escrowmq.broker.state.queues import ComputedQueue, Queues
 from escrowmq.broker.state.reach import born_of
 from escrowmq.broker.state.topics import Topics
 from escrowmq.model.errors import ProtocolViolation, RequestRefused
 from escrowmq.protocol.message.filter import TAGS_MAX
 from escrowmq.protocol.message.ids import offset_message_id
-from escrowmq.protocol.message.message_views import stored_at_ms, visible_view
+from escrowmq.protocol.message.message_views import queue_offset_of, stored_at_ms, visible_view
 from escrowmq.protocol.message.properties import TRANSACTION_ID, find_property, index_facts
 from escrowmq.protocol.message.stored_message import decode
 from escrowmq.protocol.native.headers import (
@@ -52,8 +53,11 @@ _TRANSACTION_ID = TRANSACTION_ID.encode()
 class NativeReading:
     """Handles questions about messages and queues."""
 
-    def __init__(self, *, store: Store, reader: StoreReader, topics: Topics, uses: Uses) -> None:
+    def __init__(
+        self, *, store: Store, reader: StoreReader, topics: Topics, uses: Uses, queues: Queues
+    ) -> None:
         self._store = store
+        self._views = queues.views
         self._catalog = store.catalog
         self._reader = reader
         self._topics = topics
@@ -71,6 +75,8 @@ class NativeReading:
         for kept in self._catalog.topics.values():
             one = kept.topic
             named.update((one.name, queue_id) for queue_id in range(one.queue_count))
+        # A list of all queues has no views, because they hold no messages of their own.
+        named.update((topic, 0) for topic in self._views.keys() & topics)
         wanted = (key for key in named if not topics or key[0] in topics)
         is_by_time = max(header.from_ms, header.until_ms, header.until_log) >= 0
         rows_max = SEARCHED_MAX if is_by_time else ROWS_ANY
@@ -79,6 +85,9 @@ class NativeReading:
         call.answer_rows(rows, cursor=cursor, log_end=self._store.durable_end)
 
     def _queue(self, key: tuple[str, int], header: ListQueuesHeader) -> tuple[object, ...]:
+        view = self._views.get(key[0])
+        if view is not None:
+            return (*key, view.start, view.end, 0)
         queue = self._reader.queue(*key)
         born = born_of(self._catalog.topics.get(key[0]))
         if queue is None:
@@ -95,8 +104,12 @@ class NativeReading:
 
     @looks(NativeCode.READ_MESSAGES)
     def read(self, call: Call[ReadMessagesHeader]) -> None:
-        """Read visible messages of a queue."""
+        """Read visible messages of a queue, or messages of a system topic."""
         header = call.header
+        view = self._views.get(header.topic)
+        if view is not None:
+            _read_view(call, view)
+            return
         self._topics.named(header.topic)
         queue = self._reader.queue(header.topic, header.queue_id)
         if queue is None:
@@ -130,7 +143,7 @@ class NativeReading:
         if header.born not in (-1, born):
             raise RequestRefused(
                 "topic_remade",
-                "the topic was deleted and created again: list its queues again",
+                "the topic was deleted and created again; list its queues again",
                 topic=header.topic,
                 born=born,
             )
@@ -172,12 +185,32 @@ class NativeReading:
         self._forgetting = loop.call_later(BLOCKS_KEPT_S, self._blocks.forget)
 
 
+def _read_view(call: Call[ReadMessagesHeader], view: ComputedQueue) -> None:
+    """Answer with messages of a system topic, which are visible from when they came to it."""
+    header, queue_start, queue_end = call.header, view.start, view.end
+    end = queue_end if header.end < 0 else min(header.end, queue_end)
+    pulled = view.pull(
+        max(offset_cursor(header.cursor, header.start), queue_start),
+        count_max=call.limit(),
+        bytes_max=READ_BYTES_MAX,
+        codes=None,
+    )
+    found = (record for record in pulled.messages if queue_offset_of(record) < end)
+    rows = [message_row(record, stored_at_ms(record), is_visible=True) for record in found]
+    call.answer_rows(
+        rows,
+        cursor=str(pulled.next_offset) if pulled.next_offset < end else None,
+        queue_start=queue_start,
+        queue_end=queue_end,
+    )
+
+
 def _codes(text: str) -> list[int] | None:
     if not text:
         return None
     codes = text.split(",", TAGS_MAX)
     if not all(_CODE.fullmatch(code) for code in codes):
-        raise ProtocolViolation("filter_malformed", "codes are whole numbers", codes=text[:128])
+        raise ProtocolViolation("filter_malformed", "codes must be whole numbers", codes=text[:128])
     return [int(code) for code in codes]
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
 
 from escrowmq.broker.native.ledgers import LedgersSeen, ledgers_seen
+from escrowmq.broker.native.state_status import status_of_states
 from escrowmq.broker.periodic.background import Failed, PeriodicTasks
 from escrowmq.broker.periodic.scheduled_backups import BackupState, ScheduledBackups
 from escrowmq.broker.state.capacity import Capacities, Capacity
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from escrowmq.broker.checks.leading import Leadership
     from escrowmq.broker.checks.rounds import SettleRounds
     from escrowmq.broker.config import Identity
+    from escrowmq.broker.native.comparisons import Comparisons
     from escrowmq.broker.net.limits import ConnectionLimits
     from escrowmq.broker.pop.service import PopService
     from escrowmq.broker.rocketmq.pulling import Pulling
@@ -49,6 +51,15 @@ LEDGERS_SHOWN = 100
 """Most ledgers that the status lists."""
 
 
+class StartFindings(NamedTuple):
+    """How long the store took to recover, and what was found at the start."""
+
+    recovery_s: float
+    store: RecoveryResult
+    #: What was rebuilt of topics, groups and offsets.
+    catalog: CatalogFound
+
+
 @dataclass(slots=True, kw_only=True)
 class Vitals:
     """Facts that the server around a broker knows and the broker itself does not."""
@@ -59,11 +70,7 @@ class Vitals:
     connections: Callable[[], int] = int
     #: What connections share.
     limits: ConnectionLimits
-    #: How long the store took to recover, and what it found.
-    recovery_s: float
-    found: RecoveryResult
-    #: What was rebuilt of topics, groups and offsets at the start.
-    catalog: CatalogFound
+    found: StartFindings
     #: None if they are off.
     alerting: Alerting | None = None
     backups: ScheduledBackups | None = None
@@ -84,6 +91,7 @@ class StatusParts(Protocol):
     capacities: Capacities
     contradictions: Contradictions
     ledger_reports: LedgerReports
+    comparisons: Comparisons
     signs: PipelineSigns
     leadership: Leadership
     rounds: SettleRounds
@@ -217,6 +225,23 @@ class BrokerStatus(msgspec.Struct, frozen=True, kw_only=True):
     backup_last_failed_at_ms: int
     backup_last_error: str
     backup_overdue_ms: int
+    #: The pipeline's last comparison of half and op records with the state store: when it ended (0:
+    #: never), how it ended, and below which half offset every half message is decided; below which
+    #: log offset records were compared; undecided requests; differences, and the first one as text.
+    compared_at_ms: int
+    compared_outcome: str
+    compared_decided_before: int
+    compared_log_offset: int
+    compared_open: int
+    compared_differences: int
+    compared_first_difference: str
+    #: The state store: `table`, `mapped` or `sql`; whether it `follows`, is `away`, `refused` or
+    #: `catching_up`; changes that it has not seen; records that differed from the log; the error.
+    state_store: str
+    state_store_state: str
+    state_store_lag: int
+    state_store_disagreed: int
+    state_store_error: str
 
 
 def status(broker: StatusParts) -> BrokerStatus:
@@ -227,9 +252,8 @@ def status(broker: StatusParts) -> BrokerStatus:
     now_ms = broker.clock.now_ms()
     stands = standing(store)
     oldest_at_ms = stands.oldest_undecided_at_ms
-    clock, time = broker.clock, broker.clock.time
+    clock, time, signs = broker.clock, broker.clock.time, broker.signs
     started_at_ms = now_ms - clock.uptime_ms
-    signs = broker.signs
     names = broker.capacities.all()
     return BrokerStatus(
         is_ready=store.failure is None,
@@ -272,7 +296,7 @@ def status(broker: StatusParts) -> BrokerStatus:
         background_failed=vitals.background.failed,
         disk=store.space.level.name.lower(),
         disk_free_bytes=store.space.free_bytes,
-        catalog=vitals.catalog,
+        catalog=vitals.found.catalog,
         disk_reserve_bytes=store.space.reserve.held,
         retention=broker.retaining.state,
         retention_missing_bytes=broker.retaining.missing_bytes,
@@ -287,6 +311,8 @@ def status(broker: StatusParts) -> BrokerStatus:
         pop_in_flight=broker.popping.places.in_flight,
         **_of_alerts(vitals.alerting),
         **_of_backups(vitals.backups),
+        **_of_comparison(broker.comparisons),
+        **status_of_states(store),
     )
 
 
@@ -352,4 +378,22 @@ def _of_backups(backups: ScheduledBackups | None) -> dict[str, Any]:
         "backup_last_failed_at_ms": said.last_failed_at_ms,
         "backup_last_error": said.last_error,
         "backup_overdue_ms": 0 if backups is None else backups.overdue_ms,
+    }
+
+
+def _of_comparison(comparisons: Comparisons) -> dict[str, Any]:
+    last = comparisons.last
+    if last is None:
+        numbers = ("at_ms", "decided_before", "log_offset", "open", "differences")
+        none: dict[str, Any] = {f"compared_{name}": 0 for name in numbers}
+        texts = ("outcome", "first_difference")
+        return none | {f"compared_{name}": "" for name in texts}
+    return {
+        "compared_at_ms": last.compared_at_ms,
+        "compared_outcome": last.outcome,
+        "compared_decided_before": last.decided_before,
+        "compared_log_offset": last.log_offset,
+        "compared_open": last.open_requests,
+        "compared_differences": last.differences,
+        "compared_first_difference": comparisons.first_difference,
     }

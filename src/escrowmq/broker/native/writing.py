@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING
 from zlib import crc32
@@ -16,7 +17,8 @@ from escrowmq.broker.native.calls import Call
 from escrowmq.broker.net.answering import Answering, reply_of
 from escrowmq.broker.net.requests import handles
 from escrowmq.broker.state.column_messages import ColumnMessages
-from escrowmq.broker.state.messages import Messages, Sender
+from escrowmq.broker.state.messages import Messages, Sender, type_of
+from escrowmq.model.catalog import MessageType
 from escrowmq.model.errors import EscrowError, RequestRefused
 from escrowmq.model.resolution import Resolution
 from escrowmq.protocol.message.ids import IPV4_HOST_BYTES
@@ -141,6 +143,7 @@ class NativeWriting:
         """Store ordinary messages."""
         now_ms = self.clock.now_ms()
         maker = self.messages
+        make = partial(maker.make, now_ms=now_ms, is_half=False)
         born_host = call.request.connection.born_host
         messages = []
         for row in call.rows(SentRow):
@@ -150,17 +153,10 @@ class NativeWriting:
                 raise RequestRefused(
                     "batch_illegal", "hold half messages instead of sending them", topic=row.topic
                 )
-            messages.append(
-                maker.make(
-                    maker.place(row.topic, row.queue_id, now_ms),
-                    row.body,
-                    properties,
-                    facts,
-                    Sender(row.flag, row.sys_flag, row.born_at_ms, born_host),
-                    now_ms=now_ms,
-                    is_half=False,
-                )
-            )
+            first = maker.topics.type_from_first(type_of(facts, properties, is_half=False))
+            place = maker.place(row.topic, row.queue_id, now_ms, message_type=first)
+            sender = Sender(row.flag, row.sys_flag, row.born_at_ms, born_host)
+            messages.append(make(place, row.body, properties, facts, sender))
 
         def stored(decision: Decision) -> None:
             reply = reply_of(decision, Appended)
@@ -202,28 +198,24 @@ class NativeWriting:
         """
         now_ms = self.clock.now_ms()
         header, maker = call.header, self.messages
+        make = partial(maker.make, now_ms=now_ms, is_half=True, transaction_id=transaction_id)
         born_host = call.request.connection.born_host
         marks = half_marks(header.producer_group)
         messages = []
         chosen_ms: list[int] = []
+        # The first message gives a new topic its type. To others, a Spark sink's rows are ordinary.
+        first_type = MessageType.TRANSACTION
+        if bulk:
+            first_type = maker.topics.type_from_first(first_type)
         # A retry of the same request must choose the same queues.
         for turn, row in enumerate(rows, crc32(transaction_id.encode()) + number):
             properties = join_properties(row.properties.encode(), marks)
             facts = read_sent_facts(properties)
             if facts.check_after_ms is not None:
                 chosen_ms.append(facts.check_after_ms)
-            messages.append(
-                maker.make(
-                    maker.place(row.topic, row.queue_id, now_ms, turn=turn),
-                    row.body,
-                    properties,
-                    facts,
-                    Sender(row.flag, row.sys_flag, row.born_at_ms, born_host),
-                    now_ms=now_ms,
-                    is_half=True,
-                    transaction_id=transaction_id,
-                )
-            )
+            place = maker.place(row.topic, row.queue_id, now_ms, turn=turn, message_type=first_type)
+            sender = Sender(row.flag, row.sys_flag, row.born_at_ms, born_host)
+            messages.append(make(place, row.body, properties, facts, sender))
         return Prepare(
             group=header.producer_group,
             transaction_id=transaction_id,

@@ -25,7 +25,7 @@ from escrowmq.model.errors import ProtocolViolation
 from escrowmq.protocol.message.ids import format_address, pack_host
 from escrowmq.protocol.remoting.frames import FrameSplitter, RemotingFrame
 
-NOBODY = pack_host("0.0.0.0", 0)  # noqa: S104 - it stands for an unknown address
+UNKNOWN_PEER = pack_host("0.0.0.0", 0)  # noqa: S104 - it stands for an unknown address
 #: Answers above this size go to the socket at once.
 GATHERED_BYTES_MAX = 1024 * 1024
 
@@ -86,7 +86,7 @@ class ClientConnection(asyncio.Protocol):
         self._taking = Taking()
         self.address = ""
         #: The peer's address, in the form that stored messages use.
-        self.born_host = NOBODY
+        self.born_host = UNKNOWN_PEER
         #: On the event loop's clock.
         self.heard_at = 0.0
         #: The id in the client's heartbeats.

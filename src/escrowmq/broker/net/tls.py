@@ -13,6 +13,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from escrowmq.broker.config import TlsConfig
+from escrowmq.broker.state.row_places import KEY_BYTES, KEY_FILE
 from escrowmq.model.errors import RequestRefused
 
 FOLDER = "tls"
@@ -58,6 +59,11 @@ def self_signed(folder: Path, host: str, now_ms: int) -> tuple[Path, Path]:
         keep(key, made_key)
         keep(cert, made_cert)
     return cert, key
+
+
+def id_key(data: Path) -> bytes:
+    """Return the key of the ids that clients send back; make it at the first start."""
+    return kept_secret(data / KEY_FILE, KEY_BYTES)
 
 
 def kept_secret(path: Path, size: int) -> bytes:

@@ -34,14 +34,14 @@ def _histogram(name: str, meaning: str, *labels: str, also: str = "") -> Metric:
 
 WATERMARK = _gauge(
     "rocketmq_processor_watermark",
-    "What waits: new messages (send), decisions (transaction), questions (query_message)",
+    "Queued requests: messages (send), decisions (transaction), questions (query_message)",
     "processor",
 )
 PERMISSION = _gauge(
     "rocketmq_broker_permission",
     "4 if it can be read from, plus 2 if new messages are taken; 0 once the store has failed",
 )
-TOPICS = _gauge("rocketmq_topic_number", "Topics, those of the system included")
+TOPICS = _gauge("rocketmq_topic_number", "Topics, including system topics")
 GROUPS = _gauge("rocketmq_consumer_group_number", "Consumer groups that were made or seen")
 MESSAGES_IN = _counter(
     "rocketmq_messages_in_total",
@@ -246,6 +246,18 @@ RETENTION_SEGMENTS = _counter(
 RETENTION_CARRIED = _counter(
     "escrowmq_retention_carried_total", "Messages that retention carried forward"
 )
+STATES_FOLLOW = _gauge(
+    "escrowmq_state_store_follows",
+    "1 while the state store follows the log, 0 while it is away or catching up",
+    "store",
+)
+STATES_LAG = _gauge(
+    "escrowmq_state_store_lag_rows", "Changes of transactions that the state store has not seen"
+)
+STATES_DISAGREED = _counter(
+    "escrowmq_state_store_disagreements_total",
+    "Records of the state store that differed from the log, which won",
+)
 UNDECIDED_BYTES = _gauge(
     "escrowmq_undecided_bytes", "Bytes of messages that are undecided, parked or not yet due"
 )
@@ -276,6 +288,20 @@ LEDGER_UNDECIDED = _gauge(
     "escrowmq_undecided_without_ledger",
     "Undecided transactions that name a ledger which neither a pipeline nor the broker reaches; 0 "
     "without a report",
+)
+COMPARED = _gauge(
+    "escrowmq_comparison_timestamp_seconds",
+    "Time of the pipeline's last comparison of half and op records with the state store; 0 if "
+    "there was none",
+)
+COMPARED_DIFFERENCES = _gauge(
+    "escrowmq_comparison_differences", "Differences that this comparison found and that still hold"
+)
+COMPARED_OPEN = _gauge(
+    "escrowmq_comparison_open_requests", "Undecided requests in the comparison's checkpoint"
+)
+COMPARED_BEHIND = _gauge(
+    "escrowmq_comparison_behind_bytes", "Bytes of the log that the comparison has not read"
 )
 BACKGROUND = _counter(
     "escrowmq_background_failures_total", "Failures of the broker's periodic work", "work"

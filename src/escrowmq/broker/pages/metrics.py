@@ -17,11 +17,13 @@ from escrowmq.broker.net.http import PageContent
 from escrowmq.broker.pages import metric_table as table
 from escrowmq.broker.pages.exposition import CONTENT_TYPE, Exposition, Metric, Sample
 from escrowmq.broker.pages.process_facts import process_facts
+from escrowmq.broker.pages.state_store_metrics import state_store_metrics
 from escrowmq.broker.state.client_links import ClientDialect
 from escrowmq.broker.state.consumer_lag import Readers, is_system, lags
 from escrowmq.broker.state.counting import LONG_POLL, ONE_WAY, parts_of
 from escrowmq.model.catalog import READ, READ_WRITE
 from escrowmq.model.topic_names import GROUP_TOPIC_PREFIXES
+from escrowmq.protocol.grpc.enums import GrpcCode
 from escrowmq.protocol.native.requests import NativeCode
 from escrowmq.protocol.remoting.client_bodies import CONSUME_TYPES
 from escrowmq.protocol.remoting.codes import (
@@ -53,6 +55,7 @@ _GRPC = "grpc_v2"
 _LOCAL_DISK = ("local", "disk")
 _REQUESTS = {int(code): code.name.lower() for code in (*RequestCode, *NativeCode)}
 _RESPONSES = {int(code): code.name.lower() for code in ResponseCode}
+_GRPC_CODES = {int(code): code.name.lower() for code in GrpcCode}
 _CONSUME_MODES = dict(zip(CONSUME_TYPES, ("pull", "push", "pop"), strict=True))
 
 Family = tuple["Metric", "Iterable[Sample]"]
@@ -198,6 +201,10 @@ def _of_transactions(broker: Measured, told: BrokerStatus) -> Families:
         table.OLDEST: one(told.oldest_undecided_age_ms / 1_000),
         table.UNREACHABLE: one(told.undecided_without_producer),
         table.LEDGER_UNDECIDED: one(told.undecided_without_ledger),
+        table.COMPARED: one(told.compared_at_ms / 1_000),
+        table.COMPARED_DIFFERENCES: one(told.compared_differences),
+        table.COMPARED_OPEN: one(told.compared_open),
+        table.COMPARED_BEHIND: one(max(told.log_flushed - told.compared_log_offset, 0)),
         table.LEDGER_REACHABLE: reached,
         table.LEDGER_SUCCEEDED: succeeded,
         table.PARKED: one(told.parked),
@@ -227,7 +234,7 @@ def _of_checks(broker: Measured, told: BrokerStatus) -> Families:
 
 
 def _of_store(broker: Measured, told: BrokerStatus) -> Families:
-    store, vitals, retaining = broker.store, broker.vitals, broker.retaining
+    store, found, retaining = broker.store, broker.vitals.found, broker.retaining
     oldest_at_ms = store.log.segments[0].first_at_ms if store.log.segments else 0
     age_ms = [(_LOCAL_DISK, max(told.now_ms - oldest_at_ms, 0))]
     return {
@@ -235,9 +242,9 @@ def _of_store(broker: Measured, told: BrokerStatus) -> Families:
         table.FLUSH_BEHIND: [(_LOCAL_DISK, told.log_end - told.log_flushed)],
         **({table.RESERVE_MS: age_ms} if oldest_at_ms else {}),
         table.FLUSHES: [((), broker.writer.flush_times)],
-        table.RECOVERY: one(vitals.recovery_s),
-        table.REPLAYED: one(vitals.found.log_end - vitals.found.replayed_from),
-        table.CUT: one(vitals.found.cut_bytes),
+        table.RECOVERY: one(found.recovery_s),
+        table.REPLAYED: one(found.store.log_end - found.store.replayed_from),
+        table.CUT: one(found.store.cut_bytes),
         table.DISK_FREE: one(told.disk_free_bytes),
         table.DISK_LEVEL: one(int(store.space.level)),
         table.DISK_RESERVE: one(told.disk_reserve_bytes),
@@ -245,6 +252,7 @@ def _of_store(broker: Measured, told: BrokerStatus) -> Families:
         table.RETENTION_MISSING: one(told.retention_missing_bytes),
         table.RETENTION_SEGMENTS: one(retaining.segments_removed),
         table.RETENTION_CARRIED: one(retaining.carried),
+        **state_store_metrics(told),
         table.UNDECIDED_BYTES: one(told.undecided_bytes),
         table.RETENTION_BYTES: one(told.retention_bytes),
     }
@@ -260,18 +268,22 @@ def _of_requests(broker: Measured, told: BrokerStatus) -> Iterator[Family]:
     yield table.LIMITS, _by(told.limits_reached)
     held = {"waiting": limits.waiting.bytes, "unread": limits.unread.bytes}
     yield table.CONNECTION_BYTES, _by(held)
-    yield table.REFUSALS, _by(rpcs.refused)
-    latencies = sorted(rpcs.latencies.items())
+    grpc_rpcs = broker.counts.grpc_rpcs
+    yield table.REFUSALS, _by(rpcs.refused + grpc_rpcs.refused)
     answered: Counter[tuple[str, str]] = Counter()
     samples: list[Sample] = []
-    for key, latency in latencies:
-        code, response, flags = parts_of(key)
-        request = _REQUESTS.get(code, "unknown")
-        outcome = _RESPONSES.get(response, str(response))
-        answered[request, outcome] += sum(latency.counts)
-        result = "oneway" if flags & ONE_WAY else "success"
-        waited = _truth(bool(flags & LONG_POLL))
-        samples.append(((_REMOTING, request, outcome, waited, result), latency))
+    for protocol, requests, responses, counted in (
+        (_REMOTING, _REQUESTS, _RESPONSES, rpcs),
+        (_GRPC, grpc_rpcs.names, _GRPC_CODES, grpc_rpcs),
+    ):
+        for key, latency in sorted(counted.latencies.items()):
+            code, response, flags = parts_of(key)
+            request = requests.get(code, "unknown")
+            outcome = responses.get(response, str(response))
+            answered[request, outcome] += sum(latency.counts)
+            result = "oneway" if flags & ONE_WAY else "success"
+            waited = _truth(bool(flags & LONG_POLL))
+            samples.append(((protocol, request, outcome, waited, result), latency))
     yield table.REQUESTS, sorted(answered.items())
     yield table.RPC_MS, samples
 

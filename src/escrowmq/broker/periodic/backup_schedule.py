@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from escrowmq.model.bounds import check_bounds
-from escrowmq.model.errors import RequestRefused
+from escrowmq.model.bounds import bad_setting, check_bounds
 
 DAY_MS = 86_400_000
 RETRY_MS = 900_000
@@ -39,11 +38,8 @@ class BackupConfig:
     def __post_init__(self) -> None:
         check_bounds("backup", self, _BOUNDS)
         if self.daily_at and not _TIME.fullmatch(self.daily_at):
-            raise RequestRefused(
-                "bad_config",
-                "must be a time of day as HH:MM, in UTC",
-                key="backup.daily_at",
-                value=self.daily_at[:16],
+            raise bad_setting(
+                "backup.daily_at", "must be a time of day as HH:MM, in UTC", self.daily_at[:16]
             )
 
     @property

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_never, get_args
 
 from escrowmq.model.event_log import event_log
-from escrowmq.store.meta.meta import GROUPS, SETTINGS, TOPICS, Meta
+from escrowmq.store.meta.meta import Meta
 from escrowmq.transaction import records as kinds
 from escrowmq.transaction.pop_records import PopAcknowledged, PopPlaced
+from escrowmq.transaction.recall_records import Recalled
 from escrowmq.transaction.records import NOWHERE, Record
 
 if TYPE_CHECKING:
@@ -23,7 +24,12 @@ if TYPE_CHECKING:
 log = event_log(__name__)
 
 _Untold = (
-    kinds.MessageRecord | kinds.Op | kinds.CheckRecord | kinds.NameRecord | kinds.HistoryRecord
+    kinds.MessageRecord
+    | kinds.Op
+    | kinds.CheckRecord
+    | kinds.NameRecord
+    | kinds.HistoryRecord
+    | Recalled
 )
 _UNTOLD = frozenset(get_args(_Untold))
 
@@ -50,7 +56,7 @@ class Cataloging:
         meta = self.meta
         match record:
             case kinds.TopicPut():
-                meta.changed(TOPICS, record.topic.name)
+                meta.changed("topics", record.topic.name)
             case kinds.TopicRemoved():
                 self._removed(record)
             case kinds.GroupPut():
@@ -67,7 +73,7 @@ class Cataloging:
                     extra={"group": record.name, "reason": record.reason, "by": record.by},
                 )
             case kinds.SettingPut():
-                meta.changed(SETTINGS, record.setting.name)
+                meta.changed("settings", record.setting.name)
             case PopAcknowledged():
                 self.popping.places.durable(record, is_reset=False)
             case PopPlaced():
@@ -83,7 +89,7 @@ class Cataloging:
 
     def _put_group(self, group: Group) -> None:
         name = group.name
-        self.meta.changed(GROUPS, name)
+        self.meta.changed("groups", name)
         before = self.groups.paused.get(name)
         self.groups.note(group)
         if before is not None and group.pause is None:

@@ -133,7 +133,7 @@ class Clients(Generic[Connection]):
         #: Round-robin position in each producer group.
         self._turns: dict[str, int] = {}
 
-    # Statements of clients. Each method returns the consumer groups that must rebalance.
+    # Reports from clients. Each method returns the consumer groups that must rebalance.
 
     def hear(
         self,

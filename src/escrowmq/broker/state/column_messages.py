@@ -100,8 +100,12 @@ class ColumnMessages:
         places = topic_of << _QUEUE_BITS | (queue_ids - ANY_QUEUE)
         for place in np.unique(places).tolist():
             topic_at, queue_id = place >> _QUEUE_BITS, (place & _QUEUE_MASK) + ANY_QUEUE
-            topic, _ = self.maker.place(names[topic_at], queue_id, self.now_ms, turn=0)
-            self.maker.topics.check_type(topic, MessageType.TRANSACTION)
+            topics = self.maker.topics
+            first = topics.type_from_first(MessageType.TRANSACTION)
+            topic, _ = self.maker.place(
+                names[topic_at], queue_id, self.now_ms, turn=0, message_type=first
+            )
+            topics.check_type(topic, MessageType.TRANSACTION)
             if queue_id == ANY_QUEUE:
                 here = places == place
                 queue_ids[here] = turns[here] % max(topic.write_queue_count, 1)

@@ -28,7 +28,7 @@ from escrowmq.transaction.records import Placed, Record, readers_by_type
 from escrowmq.transaction.states import State
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 
     from escrowmq.broker.write.inbox import QueuedCommand
     from escrowmq.model.message import SentMessage
@@ -147,6 +147,8 @@ class Rpcs:
     def __init__(self) -> None:
         #: Request codes with their own count; all others share one count.
         self.codes: Container[int] = ()
+        #: Names of the request codes, if this protocol numbers them itself.
+        self.names: Mapping[int, str] = {}
         #: By request code, response code and flags, packed into one number.
         self.latencies: dict[int, Histogram] = {}
         #: Refused requests by error code.
@@ -336,7 +338,7 @@ class BrokerCounts:
         else:
             half = table.get(head)
             stored_at_ms = self._store.last_at_ms if half is None else half.stored_at_ms
-        # Whole seconds, as in RocketMQ.
+        # In full seconds, as in RocketMQ.
         age_s = max(self._store.last_at_ms - stored_at_ms, 0) // 1_000
         for span in record.given:
             self._queues[span.queue].commit(age_s, span.count)

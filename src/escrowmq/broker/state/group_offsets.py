@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from escrowmq.broker.state.expiring import Uses
     from escrowmq.broker.state.queues import Queues
     from escrowmq.broker.state.reach import OffsetsTold, Reach
     from escrowmq.store.meta.meta import Meta, OffsetKey
@@ -26,6 +27,7 @@ class GroupOffsets:
     meta: Meta
     queues: Queues
     reach: Reach
+    uses: Uses
     #: Whether a group reads a queue by pop.
     is_popped: Callable[[str, str, int], bool]
 
@@ -40,6 +42,12 @@ class GroupOffsets:
             queue = self.queues.get(topic, queue_id)
             known = 0 if queue is None else queue.start
         return known
+
+    def report(self, client: OffsetsTold, key: OffsetKey, offset: int) -> None:
+        """Set the offset that a group reports; it may also go back."""
+        group, topic, _ = key
+        self.uses.note(group, topic)
+        self.commit(client, key, offset, reset=True)
 
     def commit(
         self, client: OffsetsTold, key: OffsetKey, offset: int, *, reset: bool = False

@@ -82,7 +82,9 @@ class Groups:
         """Return the group of a reader as ``made`` does; refuse one that may not consume."""
         group = self.made(name)
         if not group.may_consume:
-            raise RequestRefused("group_forbidden", "its owner forbids it", consumer_group=name)
+            raise RequestRefused(
+                "group_forbidden", "the group's settings forbid reading", consumer_group=name
+            )
         return group
 
     def named(self, name: str) -> Group:
@@ -91,6 +93,10 @@ class Groups:
         if group is None:
             raise _unknown(name)
         return group
+
+    def find(self, name: str) -> Group | None:
+        """Return the group; None if it does not exist."""
+        return self._catalog.group(name)
 
     def note(self, group: Group) -> None:
         """Note the durable state of a group."""

@@ -113,7 +113,7 @@ class Messages:
     ) -> SentMessage:
         """Return the message; a half message without a transaction id uses its unique key."""
         topic, queue_id = place
-        self.topics.check_type(topic, _type_of(facts, properties, is_half=is_half))
+        self.topics.check_type(topic, type_of(facts, properties, is_half=is_half))
         unique_key = facts.unique_key
         if not unique_key:
             unique_key = uuid.uuid4().hex.upper()
@@ -143,7 +143,8 @@ class Messages:
         )
 
 
-def _type_of(facts: SentFacts, properties: bytes, *, is_half: bool) -> MessageType:
+def type_of(facts: SentFacts, properties: bytes, *, is_half: bool) -> MessageType:
+    """Return the type of a message, by what its sender said of it."""
     if is_half:
         return MessageType.TRANSACTION
     if facts.delay_level or facts.deliver_after_ms or facts.deliver_at_ms:

@@ -52,7 +52,7 @@ class Queues:
     def __init__(self, store: Store, reader: StoreReader, store_host: bytes) -> None:
         self._store = store
         self._reader = reader
-        #: Each has one queue, number 0.
+        #: System topics whose messages are computed; each has one queue, number 0.
         self.views: dict[str, ComputedQueue] = {
             HALF_TOPIC: HalfView(store),
             OP_TOPIC: OpView(store, store_host),

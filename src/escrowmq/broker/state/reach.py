@@ -44,7 +44,7 @@ class OffsetsTold(Protocol):
 
 
 class Reach:
-    """Offsets that consumers were given and told since the broker's start."""
+    """Offsets that the broker delivered to consumers, or answered to them, since its start."""
 
     def __init__(
         self, store: Store, meta: Meta, broadcasts: Callable[[str], bool] = lambda _: False

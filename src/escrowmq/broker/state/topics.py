@@ -84,7 +84,9 @@ class Topics:
         """Return the topic of a queue that a client wants to read."""
         topic = self.named(name)
         if not topic.perm & READ:
-            raise RequestRefused("topic_not_readable", "its owner forbids it", topic=name)
+            raise RequestRefused(
+                "topic_not_readable", "the topic's permissions forbid reading", topic=name
+            )
         _refuse_queue(topic, queue_id, topic.read_queue_count)
         return topic
 
@@ -114,7 +116,9 @@ class Topics:
                 )
             )
         if not topic.perm & WRITE:
-            raise RequestRefused("topic_not_writable", "its owner forbids it", topic=name)
+            raise RequestRefused(
+                "topic_not_writable", "the topic's permissions forbid writing", topic=name
+            )
         # Below 0, the sender leaves the choice to the broker.
         queue_count = max(topic.read_queue_count, topic.write_queue_count)
         _refuse_queue(topic, max(queue_id, 0), queue_count)
@@ -181,6 +185,13 @@ class Topics:
     def system(self) -> Collection[str]:
         """Names of the topics that always exist."""
         return self._system.keys()
+
+    def type_from_first(self, sent: MessageType) -> MessageType:
+        """Return the type of a topic that the first message of a remoting client creates.
+
+        As in RocketMQ, that is an ordinary topic, unless types are enforced for these clients.
+        """
+        return sent if self._config.enforce_type else MessageType.NORMAL
 
     def check_type(self, topic: Topic, sent: MessageType) -> None:
         """Refuse a message that is not of its topic's type, if ``enforce_type`` is on."""

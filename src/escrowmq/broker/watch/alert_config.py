@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from escrowmq.broker.watch.alert_rules import ALERTS
-from escrowmq.model.bounds import check_bounds
+from escrowmq.model.bounds import bad_setting, check_bounds
 from escrowmq.model.errors import RequestRefused
 
 ALL = "all"
@@ -55,11 +55,8 @@ class AlertsConfig:
             raise RequestRefused("bad_config", str(error), key="alerts.command") from None
         unknown = sorted(self.names - set(ALERTS))
         if unknown:
-            raise RequestRefused(
-                "bad_config",
-                f"there are {', '.join(ALERTS)}, or {ALL}",
-                key="alerts.which",
-                value=unknown[0][:64],
+            raise bad_setting(
+                "alerts.which", f"there are {', '.join(ALERTS)}, or {ALL}", unknown[0][:64]
             )
 
     @property

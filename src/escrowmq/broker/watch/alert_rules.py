@@ -79,6 +79,23 @@ ALERTS: Mapping[str, Alert] = {
         "transactions are undecided whose ledger neither a pipeline nor the broker reaches",
         "escrowmq status names the ledger and the error; escrowmq txn explain says what to do",
     ),
+    "state_store_differs": Alert(
+        lambda told: told.compared_differences,
+        "the state store contradicts half and op records; the value is the number of differences",
+        "escrowmq status shows the first one; escrowmq audit compares everything",
+        counts_events=True,
+    ),
+    "state_store_away": Alert(
+        lambda told: int(told.state_store_state in {"away", "refused"}),
+        "the state store cannot follow the log, and new half messages are refused",
+        "escrowmq status shows the error; the broker connects again by itself",
+    ),
+    "state_store_disagreed": Alert(
+        lambda told: told.state_store_disagreed,
+        "the state store differed from the log, which won",
+        "find what else writes to the state store; the broker's log has the number of records",
+        counts_events=True,
+    ),
     "disk_full": Alert(
         lambda told: int(told.disk != "all"),
         "the disk has too little room, and the broker refuses new messages",

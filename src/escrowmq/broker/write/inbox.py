@@ -14,11 +14,26 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from escrowmq.broker.config import WriterConfig
-from escrowmq.transaction.commands import Append, Command, Decision, Prepare
+from escrowmq.transaction.commands import (
+    Append,
+    CheckSent,
+    Command,
+    Decision,
+    End,
+    Prepare,
+    Verdict,
+    Verdicts,
+)
 from escrowmq.transaction.pop_commands import BuryMessages
 
 Tell = Callable[[Decision | BaseException], None]
 """Callback that gets the decision on a command, or its error."""
+
+
+def error_of(end: Decision | BaseException) -> BaseException | None:
+    """Return why a command failed or was refused; None if it was carried out."""
+    return end.refused if isinstance(end, Decision) else end
+
 
 #: Places in a batch for all heavy senders together.
 MUCH_TAKEN = 16
@@ -26,6 +41,9 @@ MUCH_TAKEN = 16
 #: heavy. A stock client with 64 threads does not.
 LITTLE = 64
 LITTLE_BYTES = 1024 * 1024
+
+#: As a tuple, because ``isinstance`` with a union makes the union first.
+_OF_SETTLING = (CheckSent, Verdict, Verdicts)
 
 
 @dataclass(slots=True, eq=False)
@@ -202,9 +220,13 @@ class Inbox:
         return self._messages.clear() + self._decisions.clear()
 
 
+#: As a tuple, because ``isinstance`` with a union makes the union first.
+_WITH_MESSAGES = (Prepare, Append, BuryMessages)
+
+
 def size_of(command: Command) -> int | None:
     """Return the message bytes of a command, or None if it brings no messages."""
-    if not isinstance(command, Prepare | Append | BuryMessages):
+    if not isinstance(command, _WITH_MESSAGES):
         return None
     if isinstance(command, Prepare) and command.columns is not None:
         return command.columns.size
@@ -212,3 +234,10 @@ def size_of(command: Command) -> int | None:
         (message,) = command.messages
         return len(message.body) + len(message.properties)
     return sum([len(message.body) + len(message.properties) for message in command.messages])
+
+
+def is_background(command: Command) -> bool:
+    """Whether the command comes from settling undecided transactions, so that no client waits."""
+    if isinstance(command, End):
+        return command.from_check
+    return isinstance(command, _OF_SETTLING)

@@ -24,10 +24,19 @@ from typing import TypeVar
 
 from escrowmq.broker.config import WriterConfig
 from escrowmq.broker.write.flush_times import FlushTimes
-from escrowmq.broker.write.inbox import Depths, Inbox, QueuedCommand, Tell, size_of
+from escrowmq.broker.write.following import Following
+from escrowmq.broker.write.inbox import (
+    Depths,
+    Inbox,
+    QueuedCommand,
+    Tell,
+    is_background,
+    size_of,
+)
 from escrowmq.broker.write.pace import BackgroundPace
 from escrowmq.broker.write.questions import Questions
 from escrowmq.broker.write.slow_work import Beside
+from escrowmq.broker.write.slowed import SlowedSubmitters
 from escrowmq.broker.write.store_time import StoreClock
 from escrowmq.model.errors import OutcomeUnknown, Unavailable
 from escrowmq.model.futures import resolve
@@ -43,6 +52,11 @@ UNFLUSHED_BATCH_MAX = 64
 """Most commands in a batch that does not wait for the disk: few, so that senders continue early."""
 
 
+JOIN_S = 0.002
+"""While clients send messages, a background command waits this long for a batch to join, because a
+batch of its own would cost the clients a flush."""
+
+
 class Writer:
     """The only path that changes the store. Use it from one event loop only."""
 
@@ -56,16 +70,19 @@ class Writer:
             self._config = replace(self._config, batch_max=batch_max)
         self._loop = asyncio.get_running_loop()
         self._inbox = Inbox(self._config, are_decisions_alone=not self._is_fsync)
-        #: Submitters that wait for room, by lane.
-        self._slowed_messages: deque[asyncio.Future[None]] = deque()
-        self._slowed_decisions: deque[asyncio.Future[None]] = deque()
+        self._slowed = SlowedSubmitters(self._loop, self._inbox, self._config)
         self._alone: deque[Callable[[], None]] = deque()
         self._questions = Questions(self._loop, self._schedule)
         self.pace = BackgroundPace()
         self._is_scheduled = False
+        #: Whether background commands wait for a batch to join.
+        self._is_joining = False
         self._is_flushing = False
         self._flusher = ThreadPoolExecutor(1, thread_name_prefix="flush")
         self._beside = Beside(store, self._after, self._fail)
+        follower = store.follower
+        #: None if the state table is the state store.
+        self.following = None if follower is None else Following(store, follower, self._schedule)
         #: Done, with the error, once the store has failed.
         self.failed: asyncio.Future[BaseException] = self._loop.create_future()
         self._closing = False
@@ -81,12 +98,14 @@ class Writer:
     async def submit(self, command: Command) -> Decision:
         """Return the decision on a command once it is durable. Waits while the inbox is full."""
         self._refuse_if_closed()
+        if self.following is not None:
+            self.following.refuse_if_away(command)
         size = size_of(command)
         if not self._store.space.claim(size):
             self._look_for_space(command, size)
-        slowed = self._slowed_decisions if size is None else self._slowed_messages
         while not self._inbox.has_room(size):
-            await self._room(slowed)
+            await self._slowed.wait(size)
+            self._refuse_if_closed()
         answer: asyncio.Future[Decision] = self._loop.create_future()
         waiting = self._inbox.put(command, size, partial(resolve, answer))
         self._schedule()
@@ -105,6 +124,8 @@ class Writer:
         For callers that cannot wait: raises Unavailable if there is no room for this ``source``.
         """
         self._refuse_if_closed()
+        if self.following is not None:
+            self.following.refuse_if_away(command)
         size = size_of(command)
         if not self._inbox.has_room(size, source):
             raise Unavailable("inbox_full", "the writer's queue is full")
@@ -113,7 +134,10 @@ class Writer:
         if size is not None:
             self.pace.note_sent()
         self._inbox.put(command, size, tell, source)
-        self._schedule()
+        if is_background(command) and self.pace.is_in_use:
+            self._schedule_later()
+        else:
+            self._schedule()
 
     def between(self, work: Callable[[], None]) -> None:
         """Run a question soon, between two batches, when memory holds exactly what is durable."""
@@ -205,6 +229,8 @@ class Writer:
             await self._drained
         self._flusher.shutdown()
         self._beside.close()
+        if self.following is not None:
+            await self.following.close()
         # Tells the next start when the broker stopped, even if the last write is much older.
         self._store.last_at_ms = max(self._store.last_at_ms, self._clock.now_ms())
         self._store.close()
@@ -229,21 +255,6 @@ class Writer:
         if self._store.failure is not None:
             raise self._store.finished()
 
-    async def _room(self, lane: deque[asyncio.Future[None]]) -> None:
-        waiting: asyncio.Future[None] = self._loop.create_future()
-        lane.append(waiting)
-        await waiting
-        self._refuse_if_closed()
-
-    def _let_in(self) -> None:
-        """Wake as many submitters as there is room for, decisions first."""
-        room = self._config.inbox_max - len(self._inbox)
-        while room > 0 and self._slowed_decisions:
-            room -= _wake(self._slowed_decisions.popleft())
-        room = min(room, self._config.messages_max - len(self._inbox))
-        while room > 0 and self._slowed_messages:
-            room -= _wake(self._slowed_messages.popleft())
-
     # Batches.
 
     def _schedule(self) -> None:
@@ -251,6 +262,16 @@ class Writer:
             self._is_scheduled = True
             # Soon, not now: every sender that is ready in this turn of the loop joins the batch.
             self._loop.call_soon(self._turn)
+
+    def _schedule_later(self) -> None:
+        if not (self._is_scheduled or self._is_flushing or self._is_joining):
+            self._is_joining = True
+            self._loop.call_later(JOIN_S, self._end_joining)
+
+    def _end_joining(self) -> None:
+        self._is_joining = False
+        if self._inbox:
+            self._schedule()
 
     def _turn(self) -> None:
         self._is_scheduled = False
@@ -268,7 +289,7 @@ class Writer:
             # One question per turn, so that batches continue in between.
             self._questions.answer_one(is_beside_senders=self.pace.is_in_use)
         batch = self._inbox.take()
-        self._let_in()
+        self._slowed.let_in()
         if not batch:
             self._after()
             return
@@ -337,6 +358,8 @@ class Writer:
         elif not (self._beside.is_busy or self._alone):
             # Work that must run alone goes first; under load a checkpoint would always be running.
             self._beside.begin()
+        if self.following is not None:
+            self.following.follow()
         may_be_alone = self._alone and not self._beside.is_busy
         if self._inbox or may_be_alone or self._questions.are_ready or not store.dispatcher.is_idle:
             self._schedule()
@@ -352,9 +375,7 @@ class Writer:
         self._beside.give_up(self._store.finished())
         # Each question sees that the store has failed.
         self._questions.answer_all()
-        for slowed in (self._slowed_messages, self._slowed_decisions):
-            while slowed:
-                _wake(slowed.popleft())
+        self._slowed.let_all_in()
         if not self.failed.done():
             self.failed.set_result(error)
         self._tell_if_quiet()
@@ -362,13 +383,6 @@ class Writer:
 
 def _ignore(batch: list[QueuedCommand], decisions: list[Decision]) -> None:
     """Do nothing: the default of ``on_durable``."""
-
-
-def _wake(waiting: asyncio.Future[None]) -> bool:
-    if waiting.done():
-        return False
-    waiting.set_result(None)
-    return True
 
 
 def _tell(batch: list[QueuedCommand], error: BaseException) -> None:

@@ -137,7 +137,7 @@ def redrive(
         return as_table(("id", "topic", "outcome", "detail"), sent, NONE)
 
     print_list(RedrivenShape, redriven, output, table)
-    if not dry_run and any(one.is_refused for one in sent):
+    if not dry_run and any(one.outcome not in redriving.SENT for one in sent):
         raise typer.Exit(EXIT_REFUSED)
 
 

@@ -73,7 +73,7 @@ def show(
         online = [row for row in calls.rows(NativeCode.LIST_GROUPS) if row.group == name]
         pause = _paused(calls).get(name)
     if not offsets and not online:
-        raise RequestRefused("group_unknown", "escrowmq group list shows all", group=name)
+        raise RequestRefused("group_unknown", "`escrowmq group list` shows all groups", group=name)
     shown = broker_shapes.GroupShownShape(
         group=name,
         queues=[broker_shapes.GroupQueueShape.of(row) for row in offsets],
@@ -172,7 +172,9 @@ def _set_paused(
                 row.group for row in calls.rows(NativeCode.LIST_GROUPS) if row.role == CONSUMER
             }
             if name not in known:
-                raise RequestRefused("group_unknown", "escrowmq group list shows all", group=name)
+                raise RequestRefused(
+                    "group_unknown", "`escrowmq group list` shows all groups", group=name
+                )
             is_changed = (name in _paused(calls)) != is_paused
             done = f"would be {done}" if is_changed else f"is {_word(is_paused=is_paused)} already"
         else:

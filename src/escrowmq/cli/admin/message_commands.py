@@ -36,6 +36,7 @@ from escrowmq.cli.output import (
 from escrowmq.cli.preview import PREVIEW_BYTES, clipped, preview
 from escrowmq.cli.shapes.broker_shapes import MessageFoundShape, MessageSentShape, MessageShape
 from escrowmq.model.errors import RequestRefused
+from escrowmq.protocol.message.message_views import SYSTEM_TOPICS
 from escrowmq.protocol.message.properties import (
     KEYS,
     TAGS,
@@ -47,7 +48,7 @@ from escrowmq.protocol.message.properties import (
 from escrowmq.protocol.native.headers import ReadMessagesHeader
 from escrowmq.protocol.native.previews import FindMessagesAnswer, FindMessagesHeader
 from escrowmq.protocol.native.requests import NativeCode
-from escrowmq.protocol.native.rows import MessageRow, SentRow
+from escrowmq.protocol.native.rows import MessageRow, QueueRow, SentRow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -61,6 +62,10 @@ CELL_WIDTH = 60
 """Terminal columns that keys, tags and a body may each take in a table."""
 
 POLL_S = 0.5
+
+SPAN_GROWS = 8
+SPAN_MAX = 2**37
+"""How far back the last messages of a system topic are sought: 32 MiB of the log for decisions."""
 
 
 @app.command()
@@ -145,6 +150,7 @@ def _notes(message_id: str, told: FindMessagesAnswer, rows: list[MessageRow]) ->
         "prepared": [f"not visible yet: its transaction is undecided; {explain} says why"],
         "parked": [f"not visible: its transaction is parked; {explain} says why"],
         "rolled_back": ["never visible: its transaction was rolled back"],
+        "recalled": ["never visible: its sender recalled it"],
         "waiting": [f"not visible yet: it is delayed until {at(told.due_at_ms)}"],
     }.get(told.state, [])
     if len(rows) > 1 and told.found_by == "transaction_id":
@@ -187,12 +193,20 @@ def tail(
     ] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Print the newest messages of a topic, from all queues; consumer groups are not affected."""
+    """Print the newest messages of a topic, from all queues; consumer groups are not affected.
+
+    The topics of half messages, decisions and parked transactions are topics, too:
+    RMQ_SYS_TRANS_HALF_TOPIC, RMQ_SYS_TRANS_OP_HALF_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC.
+    """
     with asking(broker) as calls:
-        offsets = {row.queue_id: max(row.start, row.end - last) for row in queues_of(calls, topic)}
-        if not offsets:
+        queues = queues_of(calls, topic)
+        if not queues:
             raise RequestRefused("topic_unknown", "escrowmq topic list shows all", topic=topic)
-        rows = _read_on(calls, topic, offsets)[-last:] if last else []
+        if topic in SYSTEM_TOPICS:
+            rows, offsets = _last_of_view(calls, topic, queues[0], last)
+        else:
+            offsets = {row.queue_id: max(row.start, row.end - last) for row in queues}
+            rows = _read_on(calls, topic, offsets)[-last:] if last else []
         show = _printer(output, rows)
         while True:
             for row in rows:
@@ -201,6 +215,24 @@ def tail(
                 return
             time.sleep(POLL_S)
             rows = _read_on(calls, topic, offsets)
+
+
+def _last_of_view(
+    calls: NativeCalls, topic: str, queue: QueueRow, last: int
+) -> tuple[list[MessageRow], dict[int, int]]:
+    """Return the last messages of a system topic, and where to read on.
+
+    Its offsets have gaps, so it is read from further back until there are enough messages.
+    """
+    span, rows = max(last, 1), []
+    while last:
+        start = max(queue.end - span, queue.start)
+        asked = ReadMessagesHeader(topic=topic, queue_id=0, start=start, end=queue.end)
+        rows = list(calls.rows(NativeCode.READ_MESSAGES, asked))[-last:]
+        if len(rows) == last or start == queue.start or span >= SPAN_MAX:
+            break
+        span *= SPAN_GROWS
+    return rows, {0: queue.end}
 
 
 def _printer(output: Output, first: list[MessageRow]) -> Callable[[MessageRow], None]:

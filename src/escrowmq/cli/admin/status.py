@@ -87,6 +87,7 @@ def facts(
         "pipeline": pipeline_of(told),
         **ledger_lines(ledgers or LedgersTold(), now_ms),
         "undecided": undecided,
+        "comparison": comparison_of(told),
         "parked": str(told.parked) if not told.parked else f"{told.parked}: see escrowmq txn list",
         "contradictions": str(told.contradictions),
         "back-checks sent": str(told.checks_sent),
@@ -100,6 +101,7 @@ def facts(
         "alerts": alerts_of(told),
         "backup": backup_of(told),
         "lag": lag_of(lag),
+        "state store": state_store_of(told),
         "disk": disk_of(told),
         "retention": retention_of(told),
         "flushes": flushes_of(told),
@@ -122,6 +124,23 @@ def ledger_lines(told: LedgersTold, now_ms: int) -> dict[str, str]:
     if len(told.rows) > LEDGERS_SHOWN:
         lines["ledgers"] = f"and {len(told.rows) - LEDGERS_SHOWN} more: see -o json"
     return lines
+
+
+def comparison_of(told: StatusAnswer) -> str:
+    """Describe the pipeline's last comparison of half and op records with the state store."""
+    if not told.compared_at_ms:
+        return "none so far: a pipeline makes it"
+    ago = duration(told.now_ms - told.compared_at_ms)
+    known = {"behind": ", still BEHIND", "open_limit": ", TOO MANY undecided to keep all"}
+    outcome = known.get(told.compared_outcome, "")
+    if told.compared_differences:
+        found = f"{told.compared_differences} DIFFERENCES: {told.compared_first_difference}"
+        return f"{ago} ago{outcome}: {found}"
+    return (
+        f"{ago} ago{outcome}: records and state store agree up to log offset "
+        f"{told.compared_log_offset}; every half message before {told.compared_decided_before} "
+        f"is decided, {told.compared_open} are open"
+    )
 
 
 def paused_of(told: StatusAnswer) -> str:
@@ -167,6 +186,24 @@ def disk_of(told: StatusAnswer) -> str:
         return "unknown"
     free = f"{human_bytes(told.disk_free_bytes)} free"
     return free if told.disk == "all" else f"{free}, TOO LITTLE: {told.disk.replace('_', ' ')}"
+
+
+def state_store_of(told: StatusAnswer) -> str:
+    """Describe the state store, and whether it follows the log."""
+    if not told.state_store_state:
+        return "unknown"
+    known = {
+        "follows": "follows the log",
+        "catching_up": "is being brought up to the log",
+        "away": f"AWAY, half messages are refused: {told.state_store_error}",
+        "refused": f"REFUSED, half messages are refused: {told.state_store_error}",
+    }
+    text = f"{told.state_store}: {known.get(told.state_store_state, told.state_store_state)}"
+    if told.state_store_lag:
+        text += f"; {told.state_store_lag:,} changes behind"
+    if told.state_store_disagreed:
+        text += f"; {told.state_store_disagreed:,} records DIFFERED from the log, which won"
+    return text
 
 
 def retention_of(told: StatusAnswer) -> str:

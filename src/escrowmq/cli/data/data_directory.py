@@ -19,8 +19,8 @@ STORE = "store"
 OUR_NAMES = frozenset(
     (
         "damaged",
-        "grpc.key",
-        "grpc.new",
+        "ids.key",
+        "ids.new",
         "lake",
         "lock",
         "lost+found",

@@ -1,4 +1,4 @@
-"""``escrowmq store``: check a data directory, and repair it.
+"""``escrowmq store``: check a data directory, repair it, and change its state store.
 
 Modules that need numpy are imported when a command runs.
 """
@@ -16,7 +16,7 @@ import typer
 
 from escrowmq.cli.config import load
 from escrowmq.cli.options import DryRunOption, FileOption, Output, OutputOption, YesOption
-from escrowmq.cli.output import escaped_lines, print_item, show_rows
+from escrowmq.cli.output import as_facts, escaped_lines, print_item, show_rows
 from escrowmq.cli.shapes.tool_shapes import RepairShape
 from escrowmq.model.errors import StoreUnusable
 from escrowmq.store.config import StoreConfig
@@ -126,6 +126,39 @@ def repair(
         print_item(repaired, output, str)
     if work.is_left or (dry_run and work.is_needed):
         raise typer.Exit(EXIT_DAMAGED)
+
+
+@app.command()
+def migrate(
+    data: DataArgument,
+    *,
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to", metavar="table|mapped|sql", help="The state store that the broker shall use."
+        ),
+    ],
+    output: OutputOption = Output.TABLE,
+    file: FileOption = None,
+) -> None:
+    """Move a stopped broker's transactions to another state store, and compare every record.
+
+    Set transaction.state_store to the same name before the broker starts again.
+
+    Exit code 2: there is no such state store. 5: it could not be filled, or its records differ from
+    the log.
+    """
+    from escrowmq.cli.data.store_migration import StateMigration
+    from escrowmq.store.disk.lock import DirectoryLock
+
+    store = store_in(data)
+    if not store.is_dir():
+        raise StoreUnusable("store_missing", "there is no store in this directory", path=str(data))
+    config = load(file=file, environ=os.environ, flags=[f"transaction.state_store={to}"])
+    with readable(data), DirectoryLock(data):
+        work = StateMigration(store, config.section(StoreConfig), config.section(CheckPolicy))
+        done = work.run()
+    print_item(done, output, lambda: as_facts(work.facts(done)))
 
 
 def store_in(data: Path) -> Path:

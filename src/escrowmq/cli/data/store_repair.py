@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -66,7 +67,9 @@ class RepairRun:
         yield from (f"Copied {copy.path} to {self._aside / copy.copy}" for copy in repaired.copies)
         for span in repaired.filled:
             yield f"Filled {span.count} bytes at log offset {span.first}"
-        store, found = open_store(self._disk, config, policy, _HOST)
+        # The next start compares the state store with the log anyway.
+        by_table = replace(policy, state_store="table")
+        store, found = open_store(self._disk, config, by_table, _HOST)
         yield f"Opened: {found.frames} frames replayed, {found.cut_bytes} torn bytes cut off"
         # Use the store's own last time: with a wrong clock, everything could look old.
         ended = end_lost(store, store.last_at_ms or SystemClock().now_ms())

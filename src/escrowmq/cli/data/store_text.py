@@ -112,7 +112,10 @@ def _counts(report: StoreReport) -> list[str]:
         f"{counts.prepared} undecided, {counts.parked} parked, "
         f"{counts.committed} committed, {counts.rolled_back} rolled back"
     )
-    messages = f"{counts.halves} half, {counts.stored} ordinary, {counts.scheduled} scheduled"
+    messages = (
+        f"{counts.halves} half, {counts.stored} ordinary, {counts.scheduled} scheduled, "
+        f"{counts.recalled} recalled"
+    )
     return aligned(
         [
             ("Format", str(report.version)),

@@ -21,6 +21,7 @@ from escrowmq.cli.admin.status import (
     alerts_of,
     backup_of,
     checks_of,
+    comparison_of,
     deletion_of,
     disk_of,
     exceeding_of,
@@ -30,6 +31,7 @@ from escrowmq.cli.admin.status import (
     largest_lag,
     pipeline_of,
     retention_of,
+    state_store_of,
 )
 from escrowmq.cli.asking import asking, duration
 from escrowmq.cli.doctor.data import free_finding
@@ -84,6 +86,7 @@ def of_answer(
     if told.broker_version != ours:
         found = f"the broker has {told.broker_version}, this command {ours}"
         yield warning("versions", found, "use the same release for both")
+    yield from _checks(told)
     yield from _transactions(told)
     yield from _catalog(told)
     yield from _storage(told)
@@ -96,6 +99,8 @@ def of_answer(
         advice = "check alerts.url and alerts.command, and whether the broker reaches them"
         yield warning("alerts", alerts_of(told), advice)
     yield _backup(told)
+    if told.state_store_state:
+        yield _state_store(told)
     advice = "raise limits.KIND_max, or find what makes new names; unused ones expire"
     names = told.names_near or "far from their limits"
     yield judged("names", names, (told.names_near, warning, advice))
@@ -135,7 +140,7 @@ def _broker(told: StatusAnswer, took_ms: int) -> DoctorFinding:
     return ok("broker", found)
 
 
-def _transactions(told: StatusAnswer) -> Iterator[DoctorFinding]:
+def _checks(told: StatusAnswer) -> Iterator[DoctorFinding]:
     yield judged(
         "checks",
         checks_of(told),
@@ -159,6 +164,9 @@ def _transactions(told: StatusAnswer) -> Iterator[DoctorFinding]:
         (is_away, warning, advice),
         (told.undecided_without_ledger, problem, "see its ledgers below"),
     )
+
+
+def _transactions(told: StatusAnswer) -> Iterator[DoctorFinding]:
     age_ms = told.oldest_undecided_age_ms
     yield judged(
         "undecided",
@@ -184,6 +192,12 @@ def _transactions(told: StatusAnswer) -> Iterator[DoctorFinding]:
             "escrowmq txn list --states parked, then commit, rollback or resume each",
         ),
     )
+    if told.compared_differences:
+        yield problem(
+            "comparison",
+            comparison_of(told),
+            "the log is right: run escrowmq audit, then escrowmq store check on a stopped broker",
+        )
     contradicted = f"{told.contradictions}: the opposite decision came after the first one"
     yield judged(
         "contradictions",
@@ -239,6 +253,23 @@ def _storage(told: StatusAnswer) -> Iterator[DoctorFinding]:
             told.flush_ms_p99 > FLUSH_MS_SLOW,
             warning,
             "each message waits for a flush: use a faster disk",
+        ),
+    )
+
+
+def _state_store(told: StatusAnswer) -> DoctorFinding:
+    return judged(
+        "state store",
+        state_store_of(told),
+        (
+            told.state_store_state in {"away", "refused"},
+            problem,
+            "correct what the error names; new half messages are refused until then",
+        ),
+        (
+            told.state_store_disagreed,
+            warning,
+            "find what else writes to the state store; the log won",
         ),
     )
 

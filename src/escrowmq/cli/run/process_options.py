@@ -13,6 +13,9 @@ import typer
 from escrowmq.cli.config import Config, load
 from escrowmq.cli.options import FileOption, LineOutput, LineOutputOption, SetOption, settings_of
 
+#: Options with the name of a setting in section ``[broker]``.
+_OF_BROKER = ("host", "name_port", "port", "grpc_port", "http_port", "advertise_host", "cluster")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessOptions:
@@ -82,13 +85,7 @@ class BrokerOptions(ProcessOptions):
         """The settings of the short options, then those of ``--set``."""
         broker = settings_of(
             "broker",
-            host=self.host,
-            name_port=self.name_port,
-            port=self.port,
-            grpc_port=self.grpc_port,
-            http_port=self.http_port,
-            advertise_host=self.advertise_host,
+            **{name: getattr(self, name) for name in _OF_BROKER},
             name=self.broker_name,
-            cluster=self.cluster,
         )
         return [*broker, *self.log_flags, *(self.set_ or ())]

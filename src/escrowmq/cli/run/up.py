@@ -99,7 +99,7 @@ class UpSupervisor:
         self._supervisor: Supervisor = Supervisor((self._broker, self._pipeline), say)
 
     def run(self) -> int:
-        """Run until the end; return the exit code."""
+        """Run the processes until a signal or a failure; return the exit code."""
         return self._supervisor.run()
 
     def _broker_command(self) -> list[str]:

@@ -78,6 +78,7 @@ SCHEMAS: Mapping[str, Schema] = {
     "status": _object("cli.shapes.status_shape:StatusShape"),
     "store check": _object("cli.shapes.store_shape:StoreCheckShape"),
     "store repair": _object(f"{_TOOL}:RepairShape"),
+    "store migrate": _object(f"{_TOOL}:StateMigrationShape"),
     "topic create": _object(f"{_ASK}:TopicMadeShape"),
     "topic delete": _object(f"{_ASK}:TopicDeletedShape"),
     "topic list": _array(f"{_ASK}:TopicShape"),

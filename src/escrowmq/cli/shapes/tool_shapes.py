@@ -121,6 +121,17 @@ class LakeReplayedShape(Shape, frozen=True, kw_only=True):
     was_done_before: bool
 
 
+class StateMigrationShape(Shape, frozen=True, kw_only=True):
+    """What ``store migrate`` did."""
+
+    #: The state store that the broker must be set to: `table`, `mapped` or `sql`.
+    state_store: str
+    #: Ranges of half offsets that were copied and compared; 0 for `table`.
+    parts: int
+    #: Undecided transactions in them.
+    undecided: int
+
+
 class RepairShape(Shape, frozen=True, kw_only=True):
     """A repair of a store."""
 

@@ -21,7 +21,7 @@ from escrowmq.cli.asking import asking, duration, whoami
 from escrowmq.cli.options import Output
 from escrowmq.cli.output import as_table, note, print_item, print_list
 from escrowmq.cli.preview import clipped, escaped
-from escrowmq.cli.txn.choosing import Choosing
+from escrowmq.cli.txn.choosing import NOT_TRIED, REFUSED, UNKNOWN, Choosing
 from escrowmq.cli.txn.deciding import ByHandOptions
 from escrowmq.cli.txn.filter import parse_filters
 from escrowmq.cli.txn.messages import NAME_WIDTH
@@ -43,8 +43,6 @@ PROGRESS_S = 2.0
 EXIT_SOME_FAILED = 1
 EXIT_AWAY = 3
 EXIT_UNKNOWN = 4
-#: Outcomes of a transaction that was not decided, or may not have been.
-REFUSED, UNKNOWN, NOT_TRIED = "refused", "unknown", "not_tried"
 
 
 class BulkOrder(NamedTuple):
@@ -92,7 +90,7 @@ def decide_many(calls: NativeCalls, ledgers: Mapping[str, SqlLedger], order: Bul
     """List, confirm, decide and report; return the exit code."""
     # Read the status before the list: each listed transaction was undecided in this history.
     status = calls.call(NativeCode.STATUS).header
-    choosing = Choosing(calls, parse_filters(order.given.filter_ or ()), NOT_TRIED)
+    choosing = Choosing(calls, parse_filters(order.given.filter_ or ()))
     found = list(islice(choosing.all(), order.given.limit + 1))
     chosen, is_cut = found[: order.given.limit], len(found) > order.given.limit
     if is_cut:

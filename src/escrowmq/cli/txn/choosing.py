@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 #: Messages of each transaction in the first request, which covers a whole page.
 MESSAGES_AT_FIRST = 4
+#: Outcomes of a transaction that was not decided, or may not have been.
+REFUSED, UNKNOWN, NOT_TRIED = "refused", "unknown", "not_tried"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -26,19 +28,18 @@ class Chosen:
 
     row: TransactionRow
     now_ms: int
-    outcome: str
     #: The first message that matches the filter; None if the broker showed none.
     message: PreviewRow | None = None
+    outcome: str = NOT_TRIED
     detail: str = ""
 
 
 class Choosing:
     """Lists undecided transactions and compares them with a filter."""
 
-    def __init__(self, calls: NativeCalls, wanted: TransactionFilter, outcome: str) -> None:
+    def __init__(self, calls: NativeCalls, wanted: TransactionFilter) -> None:
         self._calls = calls
         self._wanted = wanted
-        self._outcome = outcome
         #: Number of transactions left out although not all of their messages could be read.
         self.partly_read = 0
 
@@ -60,7 +61,7 @@ class Choosing:
                 if meant is None:
                     self.partly_read += bool(found) and len(found) < found[0].message_count
                     continue
-            yield Chosen(row=row, now_ms=now_ms, message=meant, outcome=self._outcome)
+            yield Chosen(row=row, now_ms=now_ms, message=meant)
 
     def _previews(self, rows: Sequence[TransactionRow]) -> Previews:
         is_required = self._wanted.needs_content

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from escrowmq.cli.shapes.broker_shapes import Shape
 from escrowmq.cli.shapes.ledger_shape import LedgerReportShape
+from escrowmq.protocol.native.rows import EventRow
 
 
 class TransactionShape(Shape, frozen=True, kw_only=True):
@@ -59,18 +60,10 @@ class HeldMessageShape(Shape, frozen=True, kw_only=True):
     unique_key: str
 
 
-class EventShape(Shape, frozen=True, kw_only=True):
-    """An event in the history of a transaction."""
-
-    at_ms: int
-    #: `held`, `asked`, `answered`, `parked`, `resumed`, `committed`, `rolled_back` or `visible`.
-    event: str
-    #: Offset of its record in the broker's log.
-    log_offset: int
-    #: The client or operator that caused it, or the producer that was asked.
-    by: str
-    #: The check's number, the reason, or the place and number of messages.
-    detail: str
+class EventShape(
+    EventRow, Shape, frozen=True, kw_only=True, array_like=False, forbid_unknown_fields=True
+):
+    """An event in the history of a transaction: the row that a broker sends."""
 
 
 class TransactionHeadShape(Shape, frozen=True, kw_only=True):

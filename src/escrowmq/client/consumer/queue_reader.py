@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from escrowmq.client.consumer.sharing import QueueProgress
@@ -47,18 +48,18 @@ Deliver = Callable[["QueueReader", "Received"], Awaitable[None]]
 """Takes a message; returns when the next one may be taken."""
 
 
+@dataclass(eq=False)
 class QueueReader:
     """Reader of one queue; it runs from ``start`` to ``stop``."""
 
-    def __init__(
-        self, network: Network, group: str, place: QueueAddress, expression: str, log: ConsumerLog
-    ) -> None:
-        self._network = network
-        self._group = group
-        self._log = log
-        self.place = place
-        self._expression = expression
-        self._tags = _tags_of(expression)
+    _network: Network
+    _group: str
+    place: QueueAddress
+    _expression: str
+    _log: ConsumerLog
+
+    def __post_init__(self) -> None:
+        self._tags = _tags_of(self._expression)
         self.progress = QueueProgress(0)
         self._stored = -1
         self._task: asyncio.Task[None] | None = None

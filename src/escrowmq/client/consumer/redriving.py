@@ -49,6 +49,8 @@ BYTES_MAX = 8 * 1024 * 1024
 
 _UNKNOWN = ("transaction_unknown", "no_such_half_message")
 _COMMITTED = "already_committed"
+SENT = frozenset({"sent", "sent before"})
+"""Outcomes of letters that were not refused."""
 #: Properties that applied only to the first delivery.
 _DROPPED = (*DELAYS, PGROUP, TRAN_MSG, TRANSACTION_ID)
 
@@ -70,11 +72,6 @@ class RedrivenLetter(NamedTuple):
     #: ``sent``, ``sent before``, or the code of a refusal.
     outcome: str
     detail: str = ""
-
-    @property
-    def is_refused(self) -> bool:
-        """Whether the letter was not sent again."""
-        return self.outcome not in {"sent", "sent before"}
 
 
 def letters(calls: NativeCalls, group: str) -> Iterator[MessageRow]:

@@ -74,7 +74,7 @@ class BlockTerms(NamedTuple):
 
 
 class BlockRow(Protocol):
-    """The contents of a row of ours."""
+    """The facts for a row that a block writes into a table of EscrowMQ."""
 
     def block(self, terms: BlockTerms) -> DatabaseBlock:
         """Make the block that writes this row."""

@@ -13,7 +13,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import ContextVar, copy_context
-from enum import Enum
+from enum import Enum, auto
 from typing import TYPE_CHECKING, NamedTuple
 
 from escrowmq.model.errors import EscrowError, RequestRefused
@@ -62,12 +62,12 @@ class AlreadyConsumed(RequestRefused):
 class HandlerOutcome(Enum):
     """Outcome of one handler call."""
 
-    DONE = "done"
+    DONE = auto()
     #: Deliver it again, after the handler's wait or one that the broker chooses.
-    AGAIN = "again"
-    GIVEN_UP = "given_up"
+    AGAIN = auto()
+    GIVEN_UP = auto()
     #: Not taken: it stays open, and is delivered again when the group resumes at its offset.
-    LEFT = "left"
+    LEFT = auto()
 
 
 class Handled(NamedTuple):

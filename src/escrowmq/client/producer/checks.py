@@ -71,7 +71,7 @@ class ProducerChecks:
         self._limit = LogLimit(log, burst=ANSWERS_LOGGED_MAX, window_s=ANSWERS_AGAIN_S)
 
     async def __call__(self, checks: Sequence[Check]) -> Mapping[str, CheckAnswer]:
-        """Return the outcome of each, or why it is unknown; omit checks without an answer."""
+        """Return each check's outcome, or why it is unknown; leave out checks without an answer."""
         answers: dict[str, CheckAnswer] = {}
         work: list[Coroutine[Any, Any, None]] = []
         with_ledger = [check for check in checks if check.message.properties.get(LEDGER)]

@@ -11,7 +11,7 @@ import os
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from escrowmq.client.config import ProducerConfig, check_group
+from escrowmq.client.config import ProducerConfig, check_group, checked_topics
 from escrowmq.client.messages.codecs import JSON, Codec, check_codec
 from escrowmq.model.errors import RequestRefused, Unavailable
 
@@ -36,6 +36,7 @@ class ProducerCore:
         ask: Ask | None,
         config: ProducerConfig,
         codec: Codec | None = None,
+        topics: Sequence[str] = (),
     ) -> None:
         # Imported here and below, so that a program loads only the modules that it uses.
         from escrowmq.client.network.routing import name_servers
@@ -44,6 +45,7 @@ class ProducerCore:
         self.codec = JSON if codec is None else codec
         check_codec(self.codec, "producer")
         _check_ledger(ledger)
+        self.topics = checked_topics(topics)
         self.servers = name_servers(servers)
         self.group = group
         self.ledger = ledger
@@ -104,6 +106,7 @@ class ProducerCore:
         until = asyncio.get_running_loop().time() + self.config.timeout_s
         try:
             await until_done(producing.start, until, is_repeatable=True)
+            await producing.find(self.topics, until)
         except BaseException:
             await producing.close()
             raise

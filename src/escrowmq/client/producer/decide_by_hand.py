@@ -70,21 +70,7 @@ def decide_by_hand(
     # Read the status first: a transaction that is undecided afterwards was undecided then.
     status = calls.call(NativeCode.STATUS).header
     assert isinstance(status, StatusAnswer)
-    named = TransactionHeader(
-        half_offset=half_offset,
-        transaction_id=transaction_id if half_offset < 0 else "",
-        limit=1,
-        leaves_marks=True,
-    )
-    told = calls.call(NativeCode.LIFE_LINE, named).header
-    assert isinstance(told, LifeLineAnswer)
-    if transaction_id and told.transaction_id != transaction_id:
-        raise RequestRefused(
-            "other_history",
-            "the broker was restored meanwhile: list the transactions again",
-            half_offset=half_offset,
-            transaction_id=told.transaction_id,
-        )
+    told = _found(calls, half_offset, transaction_id)
     if told.ledger and told.state in _OPEN:
         ledger, sight = ledgers.get(told.ledger), sight_of(status)
         said = _look_up(calls, ledger, told, resolution, sight, force=force)
@@ -112,6 +98,26 @@ def decide_by_hand(
     answer = calls.call(NativeCode.DECIDE_BY_HAND, header).header
     assert isinstance(answer, DecideByHandAnswer)
     return answer
+
+
+def _found(calls: NativeCalls, half_offset: int, transaction_id: str) -> LifeLineAnswer:
+    """Return what the broker says of a transaction, which has this id if one is given."""
+    named = TransactionHeader(
+        half_offset=half_offset,
+        transaction_id=transaction_id if half_offset < 0 else "",
+        limit=1,
+        leaves_marks=True,
+    )
+    told = calls.call(NativeCode.LIFE_LINE, named).header
+    assert isinstance(told, LifeLineAnswer)
+    if transaction_id and told.transaction_id != transaction_id:
+        raise RequestRefused(
+            "other_history",
+            "the broker was restored in the meantime: list the transactions again",
+            half_offset=half_offset,
+            transaction_id=told.transaction_id,
+        )
+    return told
 
 
 def what_the_ledger_says(

@@ -66,6 +66,8 @@ class _Producer:
     ``ledger`` enables ``transaction`` and answers its back-checks. ``listener`` is for
     ``send_in_transaction``. ``checker`` answers back-checks of half messages that were sent with
     ``begin`` or ``send_half``. ``codec`` encodes bodies that are objects; the default is JSON.
+    ``topics`` declares topics: the producer looks for them when it starts, and does not start if
+    one is unknown and no message may create it. It may send to other topics as well.
     ``config``, or its single settings, sets the timeouts.
     """
 
@@ -78,6 +80,7 @@ class _Producer:
         listener: TransactionListener | None = None,
         checker: Ask | None = None,
         codec: Codec | None = None,
+        topics: Sequence[str] = (),
         config: ProducerConfig | None = None,
         **settings: Any,  # noqa: ANN401 - fields of ProducerConfig, which checks them
     ) -> None:
@@ -93,6 +96,7 @@ class _Producer:
             ask=checker if listener is None else listener.check_local_transaction,
             config=with_settings(ProducerConfig, config, settings, "producer"),
             codec=codec,
+            topics=topics,
         )
         self._made()
 

@@ -80,6 +80,11 @@ class Producing:
         """Register with the brokers; raise Unavailable if no name server answers."""
         await self.member.start()
 
+    async def find(self, topics: Sequence[str], until: float) -> None:
+        """Look for declared topics; RequestRefused if one is unknown and may not be created."""
+        for topic in topics:
+            await self._route(topic, until)
+
     async def close(self) -> None:
         """Wait for calls in flight, and unregister."""
         if self._deciding or self._telling:
@@ -251,7 +256,9 @@ class Producing:
     async def _route(self, topic: str, until: float) -> Route:
         route = await until_done(lambda: self.network.route(topic), until, is_repeatable=True)
         if not route.writable:
-            raise RequestRefused("topic_not_writable", "its owner forbids it", topic=topic)
+            raise RequestRefused(
+                "topic_not_writable", "the topic's permissions forbid writing", topic=topic
+            )
         return route
 
     async def _places(

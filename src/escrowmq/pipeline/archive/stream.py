@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from escrowmq.model.errors import EscrowError, Unavailable
 from escrowmq.pipeline.archive.claim import NO_BATCH, TableClaim, TableOwner, claim
@@ -70,24 +70,20 @@ class Committed:
             self.lag_ms = max(self.lag_ms, time.time_ns() // 1_000_000 - file.oldest_at_ms)
 
 
+@dataclass(eq=False)
 class ArchiveStream(ABC):
     """A stream into one table. Used on the driver, from one thread except for its batches."""
 
-    table: LakeTable
+    table: ClassVar[LakeTable]
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        brokers: tuple[str, ...],
-        lake: Lake,
-        checkpoints: str,
-        options: ArchiveOptions,
-    ) -> None:
-        self._spark = spark
-        self._brokers = brokers
-        self._lake = lake
-        self._options = options
-        self._checkpoint = f"{absolute(checkpoints)}/{self.table.name}"
+    _spark: SparkSession
+    _brokers: tuple[str, ...]
+    _lake: Lake
+    _checkpoints: str
+    _options: ArchiveOptions
+
+    def __post_init__(self) -> None:
+        self._checkpoint = f"{absolute(self._checkpoints)}/{self.table.name}"
         self._query: StreamingQuery | None = None
         self._reader: DataSourceStreamReader | None = None
         # Shared with the thread that runs the batches.

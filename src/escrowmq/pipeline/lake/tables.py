@@ -26,6 +26,7 @@ EVENTS = (
     "committed",
     "rolled_back",
     "visible",
+    "recalled",
 )
 
 _ARROW = {

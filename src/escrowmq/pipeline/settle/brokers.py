@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
 
 ANSWER_S = 10.0
-_THREADS_MAX = 8
+THREADS_MAX = 8
+"""Brokers that are asked or told something at the same time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +51,7 @@ def look_at(addresses: Sequence[str]) -> tuple[list[AnsweringBroker], dict[str, 
     """Ask all brokers in parallel. Return those that answer, and why the others do not."""
     found: list[AnsweringBroker] = []
     away: dict[str, EscrowError] = {}
-    with ThreadPoolExecutor(_THREADS_MAX) as threads:
+    with ThreadPoolExecutor(THREADS_MAX) as threads:
         for address, answer in zip(addresses, threads.map(_look_at, addresses), strict=True):
             if isinstance(answer, AnsweringBroker):
                 found.append(answer)

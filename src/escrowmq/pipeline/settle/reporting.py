@@ -9,6 +9,7 @@ from escrowmq.client.network.native_calls import NativeCalls
 from escrowmq.look_up.ledger_book import LedgerBook
 from escrowmq.model.errors import EscrowError
 from escrowmq.model.event_log import event_log
+from escrowmq.pipeline.settle.brokers import THREADS_MAX
 from escrowmq.pipeline.settle.round_progress import RoundProgress
 from escrowmq.protocol.native.ledgers import LedgerReportRow, ReportLedgersHeader
 from escrowmq.protocol.native.requests import NativeCode
@@ -21,8 +22,6 @@ ANSWER_S = 3.0
 VALID_MS = 120_000
 """How long a report is valid: four times the interval between reports."""
 
-_THREADS_MAX = 8
-
 
 class LedgerReporter:
     """Sends the reports of one pipeline. An undelivered report does not fail the round."""
@@ -34,7 +33,7 @@ class LedgerReporter:
     def send(self, brokers: Sequence[str]) -> None:
         """Send the report to all brokers in parallel."""
         rows = self._book.rows()
-        with ThreadPoolExecutor(_THREADS_MAX, thread_name_prefix="report") as threads:
+        with ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="report") as threads:
             sent = [threads.submit(self._send, broker, rows) for broker in brokers]
         for broker, one in zip(brokers, sent, strict=True):
             if (error := one.exception()) is not None:

@@ -6,21 +6,16 @@ from typing import Any
 
 import msgspec
 
+from escrowmq.pipeline.brokers_round import BrokersRound
 
-class RoundSummary(msgspec.Struct, frozen=True, kw_only=True):
+
+class RoundSummary(BrokersRound, frozen=True, kw_only=True):
     """Counts of transactions, over all brokers.
 
     Work that a task did before it died, or before its broker became unreachable, is not counted. It
     is still done, and the next round sees it.
     """
 
-    #: On the driver's clock.
-    started_at_ms: int
-    took_ms: int
-    #: The number of brokers that answered, and the addresses of those that were not read
-    #: completely.
-    brokers: int
-    away: tuple[str, ...] = ()
     #: Undecided transactions that were read.
     seen: int = 0
     #: Their next check is not due yet.
@@ -44,7 +39,7 @@ class RoundSummary(msgspec.Struct, frozen=True, kw_only=True):
     #: Spark sink attempts that were seen. Those with evidence against them count as rolled back.
     attempts: int = 0
     #: Nothing was done, by reason: a fault of the ledger or of the broker.
-    unknown: dict[str, int] = {}
+    unknown: dict[str, int] = msgspec.field(default_factory=dict)
 
     @property
     def unknown_total(self) -> int:

@@ -119,7 +119,7 @@ class SinkCalls:
         if not held:
             return
         listing = ListTransactionsHeader(start=min(held), end=max(held) + 1)
-        # List them first, because contradicting a decision would raise an alert.
+        # List the transactions first: a rollback of a committed one would raise an alert.
         listed = self._patiently(
             lambda: list(self._calls.rows(NativeCode.LIST_TRANSACTIONS, listing))
         )

@@ -46,7 +46,7 @@ ADDED_BYTES = 512
 
 
 class AttemptWriting:
-    """Sends the requests of one attempt, to each broker one after another."""
+    """Sends an attempt's requests: to all brokers at once, to each broker one at a time."""
 
     def __init__(
         self,

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 -- the name that every Spark reader knows
 
+from escrowmq.protocol.native.comparisons import ComparisonRow
 from escrowmq.protocol.native.rows import (
     NO_CHECK_MS,
     CheckRow,
@@ -64,6 +65,10 @@ AT_MS = _name(CheckRow.at_ms)
 EVENT = _name(CheckRow.event)
 DETAIL = _name(CheckRow.detail)
 
+# The last comparison of half and op records with the state store.
+COMPARED_AT_MS = _name(ComparisonRow.compared_at_ms)
+FOUND_AT_MS = _name(ComparisonRow.found_at_ms)
+
 #: Fields that are instants in milliseconds, and the names of their TIMESTAMP columns.
 INSTANTS = {
     AS_OF_MS: "as_of",
@@ -71,6 +76,8 @@ INSTANTS = {
     DECIDED_AT_MS: "decided_at",
     # ``at`` alone would hide an attribute of pandas DataFrames.
     AT_MS: "happened_at",
+    COMPARED_AT_MS: "compared_at",
+    FOUND_AT_MS: "found_at",
 }
 
 #: The columns that ``half_facts`` reads.

@@ -26,6 +26,7 @@ STREAM_RETRY_MS = 30_000
 """How long to wait for an unavailable broker. A stream waits longer, since no caller retries it."""
 
 EVENTS = "events"
+COMPARISON = "comparison"
 EARLIEST = "earliest"
 LATEST = "latest"
 
@@ -64,6 +65,18 @@ class FactView:
         """Whether its ranges are log offsets; otherwise they are half offsets."""
         return NATIVE_REQUESTS[self.code].header is LogRangeHeader
 
+    @property
+    def has_ranges(self) -> bool:
+        """Whether a read goes by ranges; otherwise each broker's rows are one short list."""
+        return self.name != COMPARISON
+
+    @property
+    def batch_options(self) -> tuple[str, ...]:
+        """The options of a batch read."""
+        if not self.has_ranges:
+            return _COMMON
+        return (*_COMMON, *(_OF_LOG if self.is_of_log else _OF_TABLE))
+
 
 VIEWS = {
     view.name: view
@@ -73,6 +86,7 @@ VIEWS = {
         FactView(name="ops", code=NativeCode.LIST_OPS),
         FactView(name="checks", code=NativeCode.LIST_CHECKS),
         FactView(name=EVENTS, code=NativeCode.LIST_EVENTS),
+        FactView(name=COMPARISON, code=NativeCode.LIST_COMPARISON),
     )
 }
 
@@ -123,8 +137,7 @@ class ViewOptions:
 def batch_options(given: Mapping[str, str]) -> ViewOptions:
     """Parse the options of a batch read."""
     view = _view(given)
-    known = (*_COMMON, *(_OF_LOG if view.is_of_log else _OF_TABLE))
-    return _read(view, Options(given, known), RETRY_MS)
+    return _read(view, Options(given, view.batch_options), RETRY_MS)
 
 
 def stream_options(given: Mapping[str, str]) -> ViewOptions:

@@ -22,6 +22,7 @@ from escrowmq.pipeline.source.queues import patiently
 from escrowmq.pipeline.views.facts import HEAD, TRANSACTION_ID
 from escrowmq.pipeline.views.log_events import event_pages
 from escrowmq.pipeline.views.options import EVENTS, ViewOptions
+from escrowmq.protocol.native.comparisons import ListComparisonHeader
 from escrowmq.protocol.native.frames import ArrowAnswer
 from escrowmq.protocol.native.headers import (
     ListTransactionsHeader,
@@ -92,6 +93,9 @@ def plan(options: ViewOptions) -> list[LogRange]:
     """Ranges that cover the current data between the requested offsets."""
     ranges = []
     for broker in standing(options):
+        if not options.view.has_ranges:
+            ranges.append(LogRange(broker.address, broker.name, 0, 0))
+            continue
         start, end = options.start.of(broker.name), options.end.of(broker.name)
         if start is None:
             start = broker.log_start if options.view.is_of_log else 0
@@ -150,18 +154,21 @@ def pages(options: ViewOptions, part: LogRange, columns: list[str]) -> Iterator[
             cursor = answer.header.cursor
             if cursor is None:
                 return
-            at = int(cursor.partition("/")[0])
+            if options.view.is_of_log:
+                at = int(cursor.partition("/")[0])
             header = msgspec.structs.replace(header, cursor=cursor)
 
 
 def _header(
     options: ViewOptions, part: LogRange, columns: list[str]
-) -> LogRangeHeader | ListTransactionsHeader:
+) -> LogRangeHeader | ListTransactionsHeader | ListComparisonHeader:
     view = options.view
     # At least one column is needed to know the number of rows.
     told = view.rows.__struct_fields__
     wanted = {view.columns[name].field for name in columns}
     names = [name for name in told if name in wanted] or [told[0]]
+    if not view.has_ranges:
+        return ListComparisonHeader(columns=",".join(names))
     if view.is_of_log:
         return LogRangeHeader(start=part.start, end=part.end, columns=",".join(names))
     return ListTransactionsHeader(

@@ -34,7 +34,7 @@ def inflated(stored: StoredMessage, bytes_max: int = INFLATED_BYTES_MAX) -> byte
     if not inflater.eof:
         raise ProtocolViolation(
             "body_not_compressed",
-            f"cut short, or more than {bytes_max} bytes",
+            f"the body is cut short, or expands to more than {bytes_max} bytes",
             topic=stored.topic,
         )
     return body

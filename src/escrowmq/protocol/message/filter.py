@@ -29,5 +29,7 @@ def parse_filter(expression: str | None) -> TagCodes:
         raise ProtocolViolation("filter_malformed", "too many tags", tags_max=TAGS_MAX)
     tags = {part.strip() for part in parts} - {""}
     if not tags:
-        raise ProtocolViolation("filter_malformed", "no tag in it", expression=expression[:128])
+        raise ProtocolViolation(
+            "filter_malformed", "the expression has no tag", expression=expression[:128]
+        )
     return frozenset(map(tags_code, tags))

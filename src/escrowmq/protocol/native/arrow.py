@@ -226,7 +226,8 @@ def _check_schema(schema: pa.Schema, columns: tuple[NativeColumn, ...], version:
     wanted = [(column.name, _TYPES[column.kind]) for column in columns]
     if [(field.name, field.type) for field in schema] != wanted:
         raise rows_malformed(
-            "the columns are others", columns=", ".join(f"{name} {kind}" for name, kind in wanted)
+            "the columns must be the declared ones",
+            columns=", ".join(f"{name} {kind}" for name, kind in wanted),
         )
 
 

@@ -28,6 +28,7 @@ class NativeCode(IntEnum):
     READ_LOG = 30_013
     LIST_NAMES = 30_014
     PREVIEW_HALVES = 30_015
+    LIST_COMPARISON = 30_016
 
     # Writing.
     HOLD_HALVES = 30_020
@@ -38,6 +39,7 @@ class NativeCode(IntEnum):
     OBEY_VERDICTS = 30_025
     REPORT_LEDGERS = 30_026
     PIPELINE_HEARTBEAT = 30_027
+    REPORT_COMPARISON = 30_028
 
     # Administration.
     LIST_TOPICS = 30_040

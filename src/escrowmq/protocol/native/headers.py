@@ -203,6 +203,21 @@ class StatusAnswer(NativeAnswer, frozen=True, kw_only=True):
     backup_last_failed_at_ms: Int64 = 0
     backup_last_error: str = ""
     backup_overdue_ms: Int64 = 0
+    #: The pipeline's last comparison of half and op records with the state store; the time is 0 if
+    #: there was none. LIST_COMPARISON describes the fields.
+    compared_at_ms: Int64 = 0
+    compared_outcome: str = ""
+    compared_decided_before: Int64 = 0
+    compared_log_offset: Int64 = 0
+    compared_open: Int64 = 0
+    compared_differences: Int64 = 0
+    compared_first_difference: str = ""
+    #: The state store: its name, what it does, changes it has not seen, differences, the error.
+    state_store: str = ""
+    state_store_state: str = ""
+    state_store_lag: Int64 = 0
+    state_store_disagreed: Int64 = 0
+    state_store_error: str = ""
 
 
 class PlanHeader(NativeHeader, frozen=True, kw_only=True):
@@ -298,22 +313,27 @@ class ListBatchesHeader(PagedHeader, frozen=True, kw_only=True):
 # Writing.
 
 
-class HoldHeader(NativeHeader, frozen=True, kw_only=True):
-    """HOLD_HALVES."""
+class HoldManyHeader(NativeHeader, frozen=True, kw_only=True):
+    """HOLD_MANY."""
 
     producer_group: Name
-    transaction_id: Name
-    #: Number of this request in its transaction, starting at 0. A repeated number gets the same
-    #: answer, and a gap is refused.
-    number: Int32
-    #: For an attempt of the Spark sink: only each request has a size limit, not the transaction.
-    is_bulk: bool = False
     #: The UUID of the ledger table that knows the outcome; empty if there is none.
     ledger: Name = ""
     #: How long the sender may take to commit its own transaction.
     allowed_ms: Int64 = 0
     #: Age before the first back-check; absent means the policy's. A message property overrides it.
     check_after_ms: Int64 | None = None
+
+
+class HoldHeader(HoldManyHeader, frozen=True, kw_only=True):
+    """HOLD_HALVES."""
+
+    transaction_id: Name
+    #: Number of this request in its transaction, starting at 0. A repeated number gets the same
+    #: answer, and a gap is refused.
+    number: Int32
+    #: For an attempt of the Spark sink: only each request has a size limit, not the transaction.
+    is_bulk: bool = False
 
 
 class HoldAnswer(NativeAnswer, frozen=True, kw_only=True):
@@ -323,16 +343,6 @@ class HoldAnswer(NativeAnswer, frozen=True, kw_only=True):
     half_offset: Int64
     #: They were already held before this request.
     is_repeated: bool
-
-
-class HoldManyHeader(NativeHeader, frozen=True, kw_only=True):
-    """HOLD_MANY."""
-
-    producer_group: Name
-    ledger: Name = ""
-    #: As for HOLD_HALVES.
-    allowed_ms: Int64 = 0
-    check_after_ms: Int64 | None = None
 
 
 class ByHeader(NativeHeader, frozen=True, kw_only=True):

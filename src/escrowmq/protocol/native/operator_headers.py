@@ -11,15 +11,20 @@ from escrowmq.protocol.native.row_forms import NativeRow
 from escrowmq.protocol.remoting.headers import Int64
 
 
-class ByHandHeader(NativeHeader, frozen=True, kw_only=True):
+class OperatorHeader(NativeHeader, frozen=True, kw_only=True):
+    """Fields of a request that a person makes."""
+
+    #: The person who makes the request; the log records the name.
+    by: Name
+
+
+class ByHandHeader(OperatorHeader, frozen=True, kw_only=True):
     """RESUME: one transaction, identified by half offset or by id."""
 
     #: The offset of any of its half messages; -1 if the id is given.
     half_offset: Int64 = -1
     #: If several transactions have this id, the newest one is used.
     transaction_id: Name = ""
-    #: The person who makes the request; the log records the name.
-    by: Name
 
 
 class DecideByHandHeader(ByHandHeader, frozen=True, kw_only=True):
@@ -48,12 +53,10 @@ class DecideByHandAnswer(NativeAnswer, frozen=True, kw_only=True):
     is_repeated: bool
 
 
-class DeleteTopicHeader(NativeHeader, frozen=True, kw_only=True):
+class DeleteTopicHeader(OperatorHeader, frozen=True, kw_only=True):
     """DELETE_TOPIC."""
 
     topic: Name
-    #: The person who makes the request; the log records the name.
-    by: Name
     #: Delete even if half messages in the topic are undecided. They can then only be rolled back.
     is_forced: bool = False
 
@@ -82,14 +85,12 @@ class CopyMetaAnswer(NativeAnswer, frozen=True, kw_only=True):
     free_bytes_min: Int64 = 0
 
 
-class ConfirmClockHeader(NativeHeader, frozen=True, kw_only=True):
+class ConfirmClockHeader(OperatorHeader, frozen=True, kw_only=True):
     """CONFIRM_CLOCK."""
 
     #: How far the wall clock was ahead of store time when the person looked; negative if behind.
     #: The broker refuses if the gap has changed by a minute or more.
     gap_ms: Int64
-    #: The person who confirms the clock; the log records the name.
-    by: Name
 
 
 class ConfirmClockAnswer(NativeAnswer, frozen=True, kw_only=True):
@@ -103,14 +104,13 @@ class ConfirmClockAnswer(NativeAnswer, frozen=True, kw_only=True):
     deletion_waits_ms: Int64
 
 
-class PauseGroupHeader(NativeHeader, frozen=True, kw_only=True):
+class PauseGroupHeader(OperatorHeader, frozen=True, kw_only=True):
     """PAUSE_GROUP."""
 
     group: Name
     #: False resumes the group.
     is_paused: bool
-    #: The person who makes the request; the log records this name and `reason`.
-    by: Name
+    #: The reason, which the log records.
     reason: Name = ""
 
 

@@ -37,7 +37,7 @@ class FindMessagesAnswer(NativeAnswer, frozen=True, kw_only=True):
 
     #: The kind of id: `unique_key`, `transaction_id`, `message_id` or `half_offset`.
     found_by: str = ""
-    #: `visible`, `prepared`, `parked`, `rolled_back`, or `waiting` until it is due.
+    #: `visible`, `prepared`, `parked`, `rolled_back`, `waiting` until it is due, or `recalled`.
     state: str = ""
     #: When a waiting message becomes visible.
     due_at_ms: Int64 | None = None

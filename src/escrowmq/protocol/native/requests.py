@@ -12,6 +12,7 @@ from functools import partial
 import msgspec
 
 from escrowmq.protocol.native import (
+    comparisons,
     headers,
     ledgers,
     pipeline_headers,
@@ -170,8 +171,8 @@ _TABLE = (
     _paged_list(
         NativeCode.LIST_NAMES,
         (
-            "What the numbers in the log's records stand for. A number never stands for anything "
-            "else; that of a queue goes with its topic."
+            "Names of the numbers in the log's records. A number never stands for anything "
+            "else; the number of a queue ends with its topic."
         ),
         answer_rows=raw_log.NameRow,
     ),
@@ -187,6 +188,18 @@ _TABLE = (
         answer=previews.PreviewHalvesAnswer,
         answer_rows=previews.PreviewRow,
         answer_rows_max=PREVIEWS_MAX,
+    ),
+    NativeRequest(
+        NativeCode.LIST_COMPARISON,
+        (
+            "The last comparison of half and op records with the state store that a pipeline "
+            "reported: one row for each difference, or one row without any; no row before the "
+            "first report."
+        ),
+        header=comparisons.ListComparisonHeader,
+        answer=headers.PagedAnswer,
+        answer_rows=comparisons.ComparisonRow,
+        answer_rows_max=comparisons.DIFFERENCES_MAX,
     ),
     _change(
         NativeCode.HOLD_HALVES,
@@ -258,6 +271,13 @@ _TABLE = (
         "Tell the broker every 5 seconds that a pipeline is alive, and how its rounds go.",
         header=pipeline_headers.HeartbeatHeader,
         answer=pipeline_headers.HeartbeatAnswer,
+    ),
+    NativeRequest(
+        NativeCode.REPORT_COMPARISON,
+        "Report the pipeline's comparison of half and op records with the state store.",
+        header=comparisons.ReportComparisonHeader,
+        rows=comparisons.DifferenceRow,
+        rows_max=comparisons.DIFFERENCES_MAX,
     ),
     _paged_list(
         NativeCode.LIST_TOPICS, "All topics, including system topics.", answer_rows=rows.TopicRow

@@ -115,7 +115,7 @@ class LogEventRow(NativeRow, frozen=True):
     log_offset: Int64
     at_ms: Int64
     #: `held`, `carried` (forward by retention, or copied by a late commit), `asked`, `answered`,
-    #: `parked`, `resumed`, `committed`, `rolled_back`, `visible`, or `unreadable` (lost content).
+    #: `parked`, `resumed`, `committed`, `rolled_back`, `visible`, `recalled`, or `unreadable`.
     event: str
     #: Offset of the transaction's first half message.
     head: Int64 | None
@@ -190,8 +190,7 @@ class BatchRow(NativeRow, frozen=True):
 
     app_id: str
     query_id: str
-    #: The highest decided number of a streaming query; all lower numbers are decided too. Null for
-    #: a plain write.
+    #: The highest number that a streaming query decided, after all lower ones; else null.
     batch_number: Int64 | None
     #: The name of a plain write, which is known as long as its decision is in the log.
     batch_name: str | None
@@ -393,8 +392,9 @@ class EventRow(NativeRow, frozen=True):
     at_ms: Int64
     #: `held`, `asked`, `answered`, `parked`, `resumed`, `committed`, `rolled_back` or `visible`.
     event: str
+    #: Offset of its record in the broker's log.
     log_offset: Int64
-    #: The actor, or the client that was asked.
+    #: The client or operator that caused it, or the producer that was asked.
     by: str
     #: The check's number, the reason, or the queue and offsets, depending on the event.
     detail: str

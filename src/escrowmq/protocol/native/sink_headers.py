@@ -10,18 +10,24 @@ from escrowmq.protocol.native.headers import NativeAnswer, NativeHeader
 from escrowmq.protocol.remoting.headers import Int64
 
 
-class FindAttemptsHeader(NativeHeader, frozen=True, kw_only=True):
+class NamedBatchHeader(NativeHeader, frozen=True, kw_only=True):
+    """Fields of a request that may name a batch."""
+
+    #: The number of a streaming query's batch; a plain write has a name instead.
+    batch_number: Int64 | None = None
+    batch_name: Name | None = None
+    #: The writer's checksum of all rows of a named batch. If another query already wrote the batch,
+    #: DECIDE_BATCH answers `already_done` for the same content and refuses other content.
+    content: Name = ""
+
+
+class FindAttemptsHeader(NamedBatchHeader, frozen=True, kw_only=True):
     """FIND_ATTEMPTS."""
 
     #: The producer group of all these attempts.
     producer_group: Name
-    #: The query of a batch of the group's app id to look up, if any. The batch has a number or a
-    #: name.
+    #: The query of a batch of the group's app id to look up, if any.
     query_id: Name = ""
-    batch_number: Int64 | None = None
-    batch_name: Name | None = None
-    #: The writer's checksum of the rows of a named batch.
-    content: Name = ""
 
 
 class FindAttemptsAnswer(NativeAnswer, frozen=True, kw_only=True):
@@ -40,18 +46,12 @@ class FindAttemptsAnswer(NativeAnswer, frozen=True, kw_only=True):
     judged: str = ""
 
 
-class DecideBatchHeader(NativeHeader, frozen=True, kw_only=True):
+class DecideBatchHeader(NamedBatchHeader, frozen=True, kw_only=True):
     """DECIDE_BATCH."""
 
     app_id: Name
     query_id: Name
-    #: The number of a streaming query's batch; a plain write has a name instead.
-    batch_number: Int64 | None = None
-    batch_name: Name | None = None
     by: Name
-    #: The writer's checksum of all rows of a named batch. If another query already wrote the
-    #: batch, the broker answers `already_done` for the same content and refuses other content.
-    content: Name = ""
     #: Whether the query decides every number, including empty batches. If so, a gap is refused.
     is_gapless: bool = False
 

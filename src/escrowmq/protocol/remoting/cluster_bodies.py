@@ -91,6 +91,28 @@ class TopicList(JsonBody, frozen=True, kw_only=True):
     topics: tuple[str, ...] = field(name="topicList")
 
 
+class ExponentialPolicy(JsonBody, frozen=True, kw_only=True):
+    """Waits that grow by a factor, in milliseconds."""
+
+    initial: Int64 = 5_000
+    max: Int64 = 7_200_000
+    multiplier: Int64 = 2
+
+
+class CustomizedPolicy(JsonBody, frozen=True, kw_only=True):
+    """A wait for each retry, in milliseconds."""
+
+    next: tuple[Int64, ...] = ()
+
+
+class RetryPolicy(JsonBody, frozen=True, kw_only=True):
+    """How long messages of a group wait for their retries."""
+
+    type: Name = "CUSTOMIZED"
+    exponential: ExponentialPolicy | UnsetType = field(name="exponentialRetryPolicy", default=UNSET)
+    customized: CustomizedPolicy | UnsetType = field(name="customizedRetryPolicy", default=UNSET)
+
+
 class GroupConfig(JsonBody, frozen=True, kw_only=True):
     """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, and the answer to GET_SUBSCRIPTIONGROUP_CONFIG."""
 
@@ -102,6 +124,7 @@ class GroupConfig(JsonBody, frozen=True, kw_only=True):
     is_ordered: bool = field(name="consumeMessageOrderly", default=False)
     consume_timeout_minutes: Int32 = field(name="consumeTimeoutMinute", default=15)
     name: Name = field(name="groupName")
+    retry_policy: RetryPolicy = field(name="groupRetryPolicy", default=RetryPolicy())
     sys_flag: Int32 = field(name="groupSysFlag", default=0)
     is_change_notified: bool = field(name="notifyConsumerIdsChangedEnable", default=True)
     retries_max: Int32 = field(name="retryMaxTimes", default=16)

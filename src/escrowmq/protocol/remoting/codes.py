@@ -20,6 +20,7 @@ class RequestCode(IntEnum):
     SEND_MESSAGE_V2 = 310
     SEND_BATCH_MESSAGE = 320
     END_TRANSACTION = 37
+    RECALL_MESSAGE = 370
 
     # Consumers.
     PULL_MESSAGE = 11
@@ -128,7 +129,8 @@ class ResponseCode(IntEnum):
     POLLING_FULL = 209
     POLLING_TIMEOUT = 210
     FLOW_CONTROL = 215
-    #: Apache's answer to a decision after the message's own time for its first check.
+    #: Apache's answer to a decision after the message's own time for its first check, and to a
+    #: recall that cannot be.
     ILLEGAL_OPERATION = 604
     GO_AWAY = 1_500
 

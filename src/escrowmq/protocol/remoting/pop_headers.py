@@ -43,6 +43,22 @@ class PopHeader(ConsumedQueueHeader, frozen=True, kw_only=True):
     attempt_id: Name = ""
 
 
+class NotificationHeader(ConsumedQueueHeader, frozen=True, kw_only=True):
+    """NOTIFICATION, which asks whether there is a message to pop."""
+
+    wait_ms: Int64 = field(name="pollTime")
+    born_at_ms: Int64 = field(name="bornTime", default=0)
+    is_ordered: bool = field(name="order", default=False)
+    attempt_id: Name = ""
+
+
+class NotificationResponseHeader(Header, frozen=True, kw_only=True):
+    """The answer to NOTIFICATION. If too many requests wait, it comes at once."""
+
+    is_there: bool = field(name="hasMsg")
+    is_full: bool = field(name="pollingFull", default=False)
+
+
 class InvisibleResponseHeader(Header, frozen=True, kw_only=True):
     """The answer to CHANGE_MESSAGE_INVISIBLETIME: the facts of the new receipt."""
 

@@ -9,10 +9,16 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from escrowmq.store.disk.foreign_names import listed
+from escrowmq.store.disk.mapping import OsMapping, map_file
+
+if TYPE_CHECKING:
+    from escrowmq.store.disk.mapping import MappedBytes
 
 T = TypeVar("T")
 Bytes = bytes | bytearray | memoryview
@@ -82,33 +88,11 @@ class Disk(Protocol):
     def allocated(self, path: str) -> int:
         """Return the bytes of the disk that a file occupies; 0 if there is no such file."""
 
+    def map(self, path: str, size: int) -> MappedBytes:
+        """Map the first ``size`` bytes of a file, which ``allocate`` has reserved."""
 
-#: Names that file systems and desktops create in directories on their own.
-_OF_FILE_SYSTEMS = frozenset(
-    {
-        "lost+found",
-        ".snapshot",
-        ".snapshots",
-        ".zfs",
-        ".DS_Store",
-        ".Trashes",
-        ".Spotlight-V100",
-        ".fseventsd",
-        ".TemporaryItems",
-        ".directory",
-    }
-)
-#: Files deleted while open (NFS, FUSE), a file's attributes on a Mac, and a desktop's trash.
-_PREFIXES_OF_FILE_SYSTEMS = (".nfs", ".fuse_hidden", "._", ".Trash-")
-
-
-def listed(names: Iterable[str]) -> list[str]:
-    """Return these names, sorted, without those that the file system or a desktop made."""
-    return sorted(
-        name
-        for name in names
-        if not (name in _OF_FILE_SYSTEMS or name.startswith(_PREFIXES_OF_FILE_SYSTEMS))
-    )
+    def local_path(self, path: str) -> str:
+        """Return the operating system's name of a file; empty if it has none."""
 
 
 def checked_path(path: str) -> str:
@@ -320,6 +304,15 @@ class OsDisk:
             return os.stat(self._absolute(path)).st_blocks * _BLOCK_BYTES
         except FileNotFoundError:
             return 0
+
+    def map(self, path: str, size: int) -> OsMapping:
+        """Map the first ``size`` bytes of a file, which ``allocate`` has reserved."""
+        self._refuse_if_read_only(path)
+        return map_file(self._absolute(path), size)
+
+    def local_path(self, path: str) -> str:
+        """Return the operating system's name of a file."""
+        return self._absolute(path)
 
 
 # Messages may be private, so other users get no access, whatever the umask.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from itertools import chain
 from struct import error as StructError  # noqa: N812 - it is a class, whatever its case
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING, TypeVar, assert_never
 from zlib import crc32
 
 from msgspec.structs import replace
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
     from escrowmq.model.message import SentMessage
     from escrowmq.model.message_columns import MessageColumns
+
+
+LoneT = TypeVar("LoneT", bound=Prepared | Stored)
 
 
 class MessageEncoder:
@@ -82,12 +85,16 @@ class MessageEncoder:
         return open_frame(pieces), replace(record, placed=placed), log_offsets
 
     def encode_one(
-        self, message: SentMessage, record: Prepared, at: tuple[int, int]
-    ) -> tuple[tuple[bytes, bytes, bytes], Prepared]:
-        """``encode`` for the most common record, with one message; return its parts, in order."""
-        host = self._store_host
+        self, message: SentMessage, record: LoneT, at: tuple[int, int]
+    ) -> tuple[tuple[bytes, bytes, bytes], LoneT]:
+        """``encode`` for the most common records, with one message; return its parts, in order."""
+        host, name = self._store_host, message.unique_key
+        if isinstance(record, Prepared):
+            queue_offset, bits, name = record.first, SYS_PREPARED, record.transaction_id
+        else:
+            queue_offset, bits = record.queue_offsets[0], 0
         try:
-            head, rest, size, crc = lay_out(message, record.first, *at, host, SYS_PREPARED)
+            head, rest, size, crc = lay_out(message, queue_offset, *at, host, bits)
         except (StructError, AssertionError):
             # The layout cannot hold a number or an address; ``validate`` raises the right error.
             validate(message)
@@ -96,7 +103,6 @@ class MessageEncoder:
             validate(message)
         unique = crc32(message.unique_key.encode())
         keys = [crc32(key.encode()) for key in message.keys] if message.keys else []
-        name = record.transaction_id
         hashed = unique if name == message.unique_key else crc32(name.encode())
         if hashed != unique:
             keys.append(hashed)

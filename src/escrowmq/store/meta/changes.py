@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from escrowmq.store.meta.sqlite_file import row_checksum
 
@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 
 OffsetKey = tuple[str, str, int]
 """Consumer group, topic, queue id."""
+
+CatalogTable: TypeAlias = Literal["topics", "groups", "settings"]
+"""A table of the catalog's documents."""
 
 
 @dataclass(slots=True)
@@ -22,7 +25,7 @@ class Changes:
     forgotten_topics: list[str] = field(default_factory=list)
     forgotten_groups: list[str] = field(default_factory=list)
     #: By table: names and their documents, None to delete one.
-    documents: dict[str, dict[str, bytes | None]] = field(default_factory=dict)
+    documents: dict[CatalogTable, dict[str, bytes | None]] = field(default_factory=dict)
     offsets: dict[OffsetKey, int] = field(default_factory=dict)
     #: Whether to delete everything in the file first.
     is_anew: bool = False

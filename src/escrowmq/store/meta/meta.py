@@ -27,7 +27,7 @@ import msgspec
 
 from escrowmq.model.catalog import NUMBER_MAX, Group, MessageType, Name, Setting, Topic
 from escrowmq.model.errors import RequestRefused
-from escrowmq.store.meta.changes import Changes, OffsetKey, write_changes
+from escrowmq.store.meta.changes import CatalogTable, Changes, OffsetKey, write_changes
 from escrowmq.store.meta.offset_index import OffsetIndex
 from escrowmq.store.meta.sqlite_file import MetaFile
 from escrowmq.transaction.memory.catalog import Catalog, KeptGroup, KeptTopic
@@ -37,10 +37,6 @@ __all__ = ["Group", "MessageType", "Meta", "MetaLimits", "OffsetKey", "Setting",
 OFFSET_MAX = NUMBER_MAX
 WRITTEN_MAX = 4_096
 """Rows that are taken and written at a time: a few milliseconds of the event loop."""
-
-TOPICS = "topics"
-GROUPS = "groups"
-SETTINGS = "settings"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +105,11 @@ class Meta:
         self._unwritten: set[OffsetKey] = set()
         self._forgotten_topics: dict[str, None] = {}
         self._forgotten_groups: dict[str, None] = {}
-        self._changed: dict[str, dict[str, None]] = {TOPICS: {}, GROUPS: {}, SETTINGS: {}}
+        self._changed: dict[CatalogTable, dict[str, None]] = {
+            "topics": {},
+            "groups": {},
+            "settings": {},
+        }
         #: Whether to rewrite all rows, to get rid of damaged ones.
         self._is_anew = False
         #: The catalog according to the log; ``follow`` sets it.
@@ -125,9 +125,9 @@ class Meta:
         self.index = OffsetIndex(self._offsets)
 
     def _load(self) -> None:
-        self.stated_topics = {one.name: one for one in self._stated(TOPICS, StatedTopic)}
-        self.stated_groups = {one.name: one for one in self._stated(GROUPS, StatedGroup)}
-        self.stated_settings = {one.name: one for one in self._stated(SETTINGS, Setting)}
+        self.stated_topics = {one.name: one for one in self._stated("topics", StatedTopic)}
+        self.stated_groups = {one.name: one for one in self._stated("groups", StatedGroup)}
+        self.stated_settings = {one.name: one for one in self._stated("settings", Setting)}
         for row in self._file.rows("standing", ("log_offset",)):
             if row is None or not isinstance(row[0], int):
                 self.bad_rows += 1
@@ -143,7 +143,7 @@ class Meta:
             key = (offset.consumer_group, offset.topic, offset.queue_id)
             self._offsets[key] = offset.queue_offset
 
-    def _stated(self, table: str, kind: type[Stated]) -> Iterator[Stated]:
+    def _stated(self, table: CatalogTable, kind: type[Stated]) -> Iterator[Stated]:
         for row in self._file.rows(table, ("name", "document")):
             try:
                 yield msgspec.json.decode(str(row and row[1]), type=kind)
@@ -178,10 +178,10 @@ class Meta:
         self._forgotten_topics = dict.fromkeys({key[1] for key in stale} - topics)
         self._forgotten_groups = dict.fromkeys({key[0] for key in stale} - groups)
         self._drop(stale)
-        stated: tuple[tuple[str, Mapping[str, object]], ...] = (
-            (TOPICS, self.stated_topics),
-            (GROUPS, self.stated_groups),
-            (SETTINGS, self.stated_settings),
+        stated: tuple[tuple[CatalogTable, Mapping[str, object]], ...] = (
+            ("topics", self.stated_topics),
+            ("groups", self.stated_groups),
+            ("settings", self.stated_settings),
         )
         for table, was in stated:
             names = {*was, *self._kept(table)}
@@ -198,17 +198,17 @@ class Meta:
             self._changed = {table: dict.fromkeys(self._kept(table)) for table in self._changed}
         return len(stale)
 
-    def _kept(self, table: str) -> Mapping[str, object]:
+    def _kept(self, table: CatalogTable) -> Mapping[str, object]:
         catalog = self._catalog
         assert catalog is not None
-        tables: dict[str, Mapping[str, object]] = {
-            TOPICS: catalog.topics,
-            GROUPS: catalog.groups,
-            SETTINGS: catalog.settings,
+        tables: dict[CatalogTable, Mapping[str, object]] = {
+            "topics": catalog.topics,
+            "groups": catalog.groups,
+            "settings": catalog.settings,
         }
         return tables[table]
 
-    def _document(self, table: str, name: str) -> bytes | None:
+    def _document(self, table: CatalogTable, name: str) -> bytes | None:
         """Return the document that the file must hold; None if there is none."""
         document = self._kept(table).get(name)
         if isinstance(document, KeptTopic):
@@ -217,19 +217,19 @@ class Meta:
             document = StatedGroup(**_fields(document.group), born=document.born)
         return None if document is None else msgspec.json.encode(document)
 
-    def changed(self, table: str, name: str) -> None:
+    def changed(self, table: CatalogTable, name: str) -> None:
         """Mark a topic, group or setting as changed."""
         self._changed[table][name] = None
 
     def forget_topic(self, name: str) -> None:
         """Drop all offsets in a deleted topic."""
-        self.changed(TOPICS, name)
+        self.changed("topics", name)
         self._forgotten_topics[name] = None
         self._drop(self.index.taken(topic=name))
 
     def forget_group(self, name: str) -> None:
         """Drop all offsets of a deleted group."""
-        self.changed(GROUPS, name)
+        self.changed("groups", name)
         self._forgotten_groups[name] = None
         self._drop(self.index.taken(group=name))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from escrowmq.store.queue.consume_queue import ConsumeQueue
+from escrowmq.transaction.memory.names import forget_queue
 from escrowmq.transaction.records import CatalogRecord, NamedQueue, TopicRemoved
 
 if TYPE_CHECKING:
@@ -67,10 +68,7 @@ class Shown:
         if queue is None:
             return
         # A later queue of the same name is not shown yet.
-        of_topic = self._queues_of[queue.topic]
-        del of_topic[queue.queue_id]
-        if not of_topic:
-            del self._queues_of[queue.topic]
+        forget_queue(self._queues_of, queue.topic, queue.queue_id)
         if queue.may_have_files:
             paths = queue.paths()
             for file in self._open_files.release(paths):

@@ -11,6 +11,7 @@ request is listed.
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -92,6 +93,26 @@ def list_heads(
         if next_start is not None:
             return _page(found, next_start)
     return _page(found, None)
+
+
+def heads_at(store: Store, half_offsets: Rows, wanted: WantedHeads) -> Rows:
+    """Return those of these rows that are wanted heads, sorted by half offset.
+
+    A state store found them; the table says what they are now.
+    """
+    table = store.table
+    found: list[Rows] = [np.empty(0, dtype=_HEAD)]
+    is_elsewhere = np.ones(len(half_offsets), dtype=np.bool_)
+    for base, here in table.by_chunk(half_offsets):
+        chunk, at = table.chunks[base], half_offsets[here] - base
+        heads = _picked(partial(_column, chunk, at), 0, wanted, len(at))
+        heads["half_offset"] = half_offsets[here][heads["half_offset"]]
+        found.append(heads)
+        is_elsewhere[here] = chunk.view("size")[at] == 0
+    halves = map(table.get, half_offsets[is_elsewhere].tolist())
+    found.append(_from_halves([half for half in halves if half is not None], wanted))
+    heads = np.concatenate(found)
+    return _without_later(store, heads[np.argsort(heads["half_offset"])])
 
 
 def plan(store: Store, weight: int) -> list[tuple[int, int, int]]:
@@ -197,22 +218,27 @@ def _heads_in(
         # Sort by one column: sorting whole records takes a hundred times as long.
         heads = heads[np.argsort(heads["half_offset"])]
     next_start = int(heads["half_offset"][limit]) if len(heads) > limit else None
-    heads = heads[:limit]
+    return _without_later(store, heads[:limit]), next_start
+
+
+def _without_later(store: Store, heads: Rows) -> Rows:
+    """Return these without the first rows of later requests of a transaction."""
     later = store.core.heads
     if later:
         is_first = [row not in later for row in heads["half_offset"].tolist()]
         heads = heads[np.array(is_first, dtype=np.bool_)]
-    return heads, next_start
+    return heads
+
+
+def _column(chunk: Chunk, at: Rows | slice, name: str) -> Rows:
+    column: Rows = (chunk.locations() if name == "location" else chunk.view(name))[at]
+    return column
 
 
 def _from_chunk(chunk: Chunk, block: tuple[int, int], wanted: WantedHeads, limit: int) -> Rows:
     at = max(block[0] - chunk.base, chunk.skipped)
     here = slice(at, max(block[1] - chunk.base, at))
-
-    def column(name: str) -> Rows:
-        return (chunk.locations() if name == "location" else chunk.view(name))[here]
-
-    return _picked(column, chunk.base + at, wanted, limit)
+    return _picked(partial(_column, chunk, here), chunk.base + at, wanted, limit)
 
 
 def _from_file(

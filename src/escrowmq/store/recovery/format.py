@@ -12,6 +12,7 @@ from escrowmq.model.errors import StoreCorrupt, StoreUnusable
 from escrowmq.store.disk.disk import read_whole, write_whole
 from escrowmq.store.log import commit_log
 from escrowmq.store.queue import queue_files
+from escrowmq.store.states.choosing import STATE_NAMES
 from escrowmq.store.table import state_files
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ DIRECTORIES = (
     state_files.DIRECTORY,
     "keyindex",
 )
+#: Names that only some state stores leave.
+OPTIONAL = STATE_NAMES
 
 
 class Format(msgspec.Struct, frozen=True, kw_only=True):

@@ -29,6 +29,7 @@ from escrowmq.store.log.tail import cut_tail, judge, open_segments, refuse_gaps,
 from escrowmq.store.recovery import format as formats
 from escrowmq.store.recovery.format import DIRECTORIES
 from escrowmq.store.recovery.replay import Replayer, publish_all
+from escrowmq.store.states.choosing import open_states
 from escrowmq.store.store import Store
 from escrowmq.transaction.commands import Begin
 from escrowmq.transaction.core import Where
@@ -87,6 +88,7 @@ def start_store(
             begin = Begin(epoch=epoch, boot_ms=reading.boot_ms, boot_id=reading.boot_id)
             store.execute(begin, time_at_start(store.last_at_ms, store.core.anchor, reading))
             store.sync()
+            open_states(store)
         return store, found
 
     with refusing_full_disk():
@@ -100,8 +102,15 @@ def open_store(
     disk: Disk, config: StoreConfig, policy: CheckPolicy, store_host: bytes
 ) -> tuple[Store, RecoveryResult]:
     """Open a store, new or old, and bring it to the state that its log describes."""
+
+    def open_it() -> tuple[Store, RecoveryResult]:
+        store, found = _open(disk, config, policy, store_host)
+        with on_error(store.give_back):
+            open_states(store)
+        return store, found
+
     with refusing_full_disk():
-        return _with_reserve(disk, lambda: _open(disk, config, policy, store_host))
+        return _with_reserve(disk, open_it)
 
 
 def _with_reserve(disk: Disk, work: Callable[[], T]) -> T:
@@ -183,7 +192,7 @@ def refuse_foreign(disk: Disk) -> None:
     for name in disk.list(""):
         if name in TEMPORARIES:
             disk.remove(name)
-        elif name not in (*FILES, *DIRECTORIES):
+        elif name not in (*FILES, *DIRECTORIES, *formats.OPTIONAL):
             raise StoreUnusable("store_foreign", "move this file away", path=name)
 
 
@@ -346,7 +355,7 @@ def set_durable_end(store: Store, found: RecoveryResult, offset: int, flushed: i
         log.warning("torn_tail_cut", extra={"log_offset": offset, "cut_bytes": found.cut_bytes})
     if flushed < offset:
         rewrite_tail(store.disk, commit, flushed, offset)
-    found.log_end = offset
+    found.log_end = store.recovered_at = offset
     commit.begin_at(offset)
     publish_all(store)
     store.publish()

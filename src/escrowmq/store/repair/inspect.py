@@ -85,6 +85,7 @@ def inspect(disk: Disk) -> Inspection:
 def _find_foreign(disk: Disk, report: StoreReport) -> None:
     ours = (
         *formats.DIRECTORIES,
+        *formats.OPTIONAL,
         formats.PATH,
         checkpoints.PATH,
         checkpoints.PREVIOUS,
@@ -123,16 +124,7 @@ def _checkpoints(disk: Disk, report: StoreReport) -> Checkpoint | None:
 def _walk(log: CommitLog, inspection: Inspection) -> None:
     """Read the log from its start, and note what its frames say."""
     report, checkpoint = inspection.report, inspection.checkpoint
-    log_start = 0
-    if checkpoint is not None:
-        log_start = checkpoint.log_start
-    elif log.start:
-        log_start = log.start
-        report.note(
-            "checkpoint_missing",
-            checkpoints.PATH,
-            "the log no longer starts at 0, so it cannot be replayed without one",
-        )
+    log_start = _start(log, inspection)
     report.log_start = report.log_end = log_start
     segments = {
         segment.start: SegmentFound(
@@ -177,6 +169,19 @@ def _walk(log: CommitLog, inspection: Inspection) -> None:
         _judge_sequence(sequence, report)
     report.counts = tally.counts()
     report.counts.queues = sequence.queues
+
+
+def _start(log: CommitLog, inspection: Inspection) -> int:
+    """Return where the log must start; note a missing checkpoint."""
+    if inspection.checkpoint is not None:
+        return inspection.checkpoint.log_start
+    if log.start:
+        inspection.report.note(
+            "checkpoint_missing",
+            checkpoints.PATH,
+            "the log no longer starts at 0, so it cannot be replayed without one",
+        )
+    return log.start
 
 
 def _date(report: StoreReport, at_ms: int) -> None:

@@ -125,6 +125,8 @@ class LogCounts(msgspec.Struct, kw_only=True):
     halves: int = 0
     stored: int = 0
     scheduled: int = 0
+    #: Delayed ordinary messages that their senders took back.
+    recalled: int = 0
     #: Queue offsets that were assigned.
     visible: int = 0
     #: Transactions by state.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from escrowmq.store.repair.report import NumberGap
 from escrowmq.transaction import records as kinds
+from escrowmq.transaction.recall_records import Recalled
 from escrowmq.transaction.records import NOWHERE, PLAIN, CatalogRecord
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class Sequence:
         for record in records:
             self._read(record, log_offset)
 
-    def _read(self, record: Record, log_offset: int) -> None:  # noqa: C901 - one case per record
+    def _read(self, record: Record, log_offset: int) -> None:  # noqa: C901, PLR0912 - one case per record
         match record:
             case kinds.Prepared():
                 self._use(self._origins, record.origin, log_offset)
@@ -93,6 +94,9 @@ class Sequence:
                 self._hold(record, log_offset)
             case kinds.Asked() | kinds.Parked() | kinds.Resumed():
                 self._use(self._halves, record.head, log_offset)
+            case Recalled():
+                self._use(self._halves, record.row, log_offset)
+                self._use(self._queue_names, record.queue, log_offset)
             case kinds.Released():
                 self._use(self._halves, max(record.rows), log_offset)
                 self._give_each(record.queues, record.queue_offsets, log_offset)

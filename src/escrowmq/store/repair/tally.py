@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, assert_never
 from escrowmq.store.repair.report import LogCounts
 from escrowmq.transaction import records as kinds
 from escrowmq.transaction.memory.catalog import Catalog, SavedCatalog
+from escrowmq.transaction.recall_records import Recalled
 from escrowmq.transaction.records import NOWHERE, CatalogRecord, unpack_rows
 from escrowmq.transaction.states import State
 
@@ -109,6 +110,8 @@ class Tally:
             case kinds.Released():
                 # Messages of deleted topics get no queue offset.
                 counts.visible += sum(offset != NOWHERE for offset in record.queue_offsets)
+            case Recalled():
+                counts.recalled += 1
             case kinds.Parked():
                 self._mark(record.head, _PARKED)
             case kinds.Resumed():

@@ -47,7 +47,7 @@ class Needed(msgspec.Struct, frozen=True):
     """The needed rows that one slice found."""
 
     rows: Rows
-    #: Of the map's rows that this slice examined, none below this one is needed.
+    #: The slice examined rows of the map and needs none of those below this one.
     lowest: int
 
 

@@ -29,7 +29,14 @@ if TYPE_CHECKING:
 
 def removable_below(store: Store, now_ms: int) -> int:
     """Return the log offset below which everything may be deleted: a segment's start."""
-    return max(expired_below(store, now_ms), crowded_below(store))
+    below = max(expired_below(store, now_ms), crowded_below(store))
+    if store.follower is not None:
+        # What the state store has not seen must stay readable.
+        followed = [
+            one.start for one in store.log.segments if one.start <= store.follower.log_offset
+        ]
+        below = min(below, max(followed, default=store.log.start))
+    return below
 
 
 def expired_below(store: Store, now_ms: int) -> int:

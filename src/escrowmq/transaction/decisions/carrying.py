@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def is_stale(core: Transactions, half: Half, now_ms: int) -> bool:
-    """Whether its bytes are ``copy_after_ms`` old: a copy makes it live a whole retention."""
+    """Whether its bytes are ``copy_after_ms`` old; a copy then stays for a whole retention time."""
     since_ms = half.stored_at_ms
     if half.location != half.log_offset:
         since_ms = core.carried_at_ms.get(half.first, since_ms)

@@ -135,7 +135,9 @@ def pause_group(core: Transactions, command: PauseGroup, now_ms: int) -> Decisio
     """Pause or resume a consumer group; a group that is paused already keeps its first pause."""
     known = core.catalog.groups.get(command.name)
     if known is None:
-        return refuse("group_unknown", "escrowmq group list shows all", consumer_group=command.name)
+        return refuse(
+            "group_unknown", "`escrowmq group list` shows all groups", consumer_group=command.name
+        )
     if (known.group.pause is not None) == command.is_paused:
         return Decision(reply=Cataloged(is_changed=False))
     pause = None

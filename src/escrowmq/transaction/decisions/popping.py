@@ -19,14 +19,18 @@ def place_pops(core: Transactions, command: PlacePops, _now_ms: int) -> Decision
     """Place a group's pop positions; a queue that was removed meanwhile needs none."""
     group = command.group
     if group not in core.catalog.groups:
-        return refuse("group_unknown", "it was removed meanwhile", consumer_group=group)
+        return refuse(
+            "group_unknown", "the group was removed in the meantime", consumer_group=group
+        )
     records, new = [], 0
     for place in command.places:
         end = core.queue_ends.get(place.queue)
         if end is None:
             continue
         if not 0 <= place.prefix <= end:
-            return refuse("bad_offset", "must be in the queue", offset=place.prefix, end=end)
+            return refuse(
+                "bad_offset", "the offset must be in the queue", offset=place.prefix, end=end
+            )
         position = core.pops.get(group, place.queue)
         new += position is None
         if position is None or place.is_reset or place.prefix < position.prefix:

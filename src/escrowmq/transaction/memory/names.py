@@ -7,12 +7,15 @@ reused: a queue's number ends with the topic that it was made for.
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import TypeVar
 
 from escrowmq.transaction.memory.origins import Origins
 from escrowmq.transaction.records import NamedQueue
 
 DELETED_MAX = 10_000
 """Deleted queues whose names are kept, because messages in them were not yet visible."""
+
+T = TypeVar("T")
 
 
 class Names:
@@ -76,10 +79,7 @@ class Names:
         named = self.queues.pop(number, None)
         if named is None:
             return
-        numbers = self.queues_of[named.topic]
-        del numbers[named.queue_id]
-        if not numbers:
-            del self.queues_of[named.topic]
+        forget_queue(self.queues_of, named.topic, named.queue_id)
         if is_held:
             if len(self.deleted) >= DELETED_MAX:
                 del self.deleted[next(iter(self.deleted))]
@@ -88,3 +88,11 @@ class Names:
     def forget_unless_held(self, held: Collection[int]) -> None:
         """Forget the names of deleted queues, except these, whose messages are not yet visible."""
         self.deleted = {number: named for number, named in self.deleted.items() if number in held}
+
+
+def forget_queue(queues_of: dict[str, dict[int, T]], topic: str, queue_id: int) -> None:
+    """Remove one queue of a topic, and the topic with its last queue."""
+    of_topic = queues_of[topic]
+    del of_topic[queue_id]
+    if not of_topic:
+        del queues_of[topic]
