@@ -32,10 +32,10 @@ class DeadlyWay(LosingProxy):
         #: The host that died.
         self.victim: str | None = None
 
-    def _carry(self, caller: socket.socket) -> None:
+    def _relay(self, caller: socket.socket) -> None:
         # A dying host breaks more than one connection.
         with suppress(OSError):
-            super()._carry(caller)
+            super()._relay(caller)
 
     def _is_lost(self, caller: socket.socket, code: NativeCode) -> bool:
         if code is not self._fatal:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 #: The step of a commit where a driver is killed: the count of messages visible after that.
 STEPS = {
     "check.after:kill": 0,
-    "carry.one:kill": 10,
+    "forward.one:kill": 10,
     # The driver repeats the same batch, and home answers that it is done.
     "decide.after:kill": 10,
 }

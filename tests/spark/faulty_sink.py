@@ -36,7 +36,7 @@ class Faults:
     ``fault`` is a step and a deed, as in ``commit.after:raise``, or several of them with commas.
     The steps are ``open``, ``write.rows`` (after the first rows were held), ``write.after``,
     ``commit.before``, ``check.after`` (of the parts on other brokers), ``decide.after``,
-    ``carry.one`` (when the decision has reached one of them), ``commit.after`` and
+    ``forward.one`` (when the decision has reached one of them), ``commit.after`` and
     ``abort.before``. The deeds are ``raise``, ``hang`` until a file ``until`` exists, and ``kill``,
     which kills the sessions in ``victims``. ``once`` is a file that the fault creates, and that
     prevents a second fault. ``abort:skip`` leaves out an abort, as if the driver were dead.
@@ -99,10 +99,10 @@ class Faults:
     @contextmanager
     def within_commit(self) -> Iterator[None]:
         """Cause faults between the steps of a commit, which run unchanged."""
-        steps = check, decide, carry_to = (
+        steps = check, decide, forward_to = (
             sink_deciding.check,
             SinkCalls.decide,
-            sink_deciding.carry_to,
+            sink_deciding.forward_to,
         )
         turns = count()
 
@@ -116,22 +116,22 @@ class Faults:
             self.at("decide.after")
             return outcome
 
-        def carried(*given: Any) -> None:  # noqa: ANN401
+        def forwarded(*given: Any) -> None:  # noqa: ANN401
             if next(turns):
-                self.at("carry.one")
-            carry_to(*given)
+                self.at("forward.one")
+            forward_to(*given)
 
-        _set_steps(checked, decided, carried)
+        _set_steps(checked, decided, forwarded)
         try:
             yield
         finally:
             _set_steps(*steps)
 
 
-def _set_steps(check: Any, decide: Any, carry_to: Any) -> None:  # noqa: ANN401
+def _set_steps(check: Any, decide: Any, forward_to: Any) -> None:  # noqa: ANN401
     sink_deciding.check = check
     SinkCalls.decide = decide  # type: ignore[method-assign]  # it calls the original
-    sink_deciding.carry_to = carry_to
+    sink_deciding.forward_to = forward_to
 
 
 class FaultyPlain(sink.PlainWriter):

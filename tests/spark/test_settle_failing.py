@@ -140,7 +140,7 @@ def through_a_wire(address: str, connections_max: int) -> Iterator[str]:
     server = socket.create_server(("127.0.0.1", 0))
     opened: list[socket.socket] = []
 
-    def carry(source: socket.socket, target: socket.socket) -> None:
+    def relay(source: socket.socket, target: socket.socket) -> None:
         with suppress(OSError):
             while data := source.recv(65_536):
                 target.sendall(data)
@@ -155,7 +155,7 @@ def through_a_wire(address: str, connections_max: int) -> Iterator[str]:
                 far = socket.create_connection((host, int(port)))
                 opened.extend((near, far))
                 for pair in ((near, far), (far, near)):
-                    threading.Thread(target=carry, args=pair, daemon=True).start()
+                    threading.Thread(target=relay, args=pair, daemon=True).start()
         server.close()
 
     threading.Thread(target=take, daemon=True).start()

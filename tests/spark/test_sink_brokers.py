@@ -158,7 +158,7 @@ def test_a_driver_that_dies_before_the_decision_leaves_nothing_visible(
     assert bodies(*brokers) == each_once()
 
 
-@pytest.mark.parametrize("step", ["decide.after", "carry.one"])
+@pytest.mark.parametrize("step", ["decide.after", "forward.one"])
 def test_a_driver_that_dies_after_the_decision_has_decided(
     spark: SparkSession, brokers: list[InProcessBroker], step: str
 ) -> None:
@@ -210,7 +210,7 @@ def test_an_abort_leaves_nothing_anywhere(
     assert bodies(*brokers) == Counter()
 
 
-def test_an_abort_after_the_decision_carries_it(
+def test_an_abort_after_the_decision_forwards_it(
     spark: SparkSession, brokers: list[InProcessBroker]
 ) -> None:
     with pytest.raises(PySparkException, match=r"planted at decide\.after"):
@@ -278,7 +278,7 @@ def test_an_audit_of_all_brokers_finds_nothing(
     spark: SparkSession, brokers: list[InProcessBroker]
 ) -> None:
     write(rows(spark), brokers)
-    write_and_die(rows(spark), brokers, "carry.one", **NAMED)
+    write_and_die(rows(spark), brokers, "forward.one", **NAMED)
     settle(spark, brokers)
     write_and_die(rows(spark), brokers, "check.after", appId="left")
     report = run_audit(spark, AuditRequest(brokers=tuple(addresses(brokers).split(","))))
@@ -288,7 +288,7 @@ def test_an_audit_of_all_brokers_finds_nothing(
 # Streams.
 
 
-@pytest.mark.parametrize("step", ["commit.before", "check.after", "decide.after", "carry.one"])
+@pytest.mark.parametrize("step", ["commit.before", "check.after", "decide.after", "forward.one"])
 def test_a_stream_writes_every_batch_once_wherever_its_driver_dies(
     spark: SparkSession, brokers: list[InProcessBroker], tmp_path: Path, step: str
 ) -> None:

@@ -17,10 +17,10 @@ class Road:
         self.open = asyncio.Event()
         self.open.set()
         self.lane = SharedRequests(
-            self.carry, len, lambda item: item.startswith("later"), shared_max=3
+            self.send, len, lambda item: item.startswith("later"), shared_max=3
         )
 
-    async def carry(self, items: list[str]) -> list[str | EscrowError]:
+    async def send(self, items: list[str]) -> list[str | EscrowError]:
         self.came.append(items)
         await self.open.wait()
         if "bad" in items:

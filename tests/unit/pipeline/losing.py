@@ -55,9 +55,9 @@ class LosingProxy:
                 caller, _ = self._listener.accept()
             except OSError:
                 return
-            self._begin(lambda caller=caller: self._carry(caller))  # type: ignore[misc]  # mypy cannot tell the type
+            self._begin(lambda caller=caller: self._relay(caller))  # type: ignore[misc]  # mypy cannot tell the type
 
-    def _carry(self, caller: socket.socket) -> None:
+    def _relay(self, caller: socket.socket) -> None:
         with caller, socket.create_connection(self._broker) as broker:
             asked, answered = FrameSplitter(), FrameSplitter()
             while True:

@@ -215,29 +215,29 @@ def test_an_abort_rolls_back_everywhere_and_leaves_what_was_committed(served: Br
 def test_a_decision_is_a_success_though_another_broker_is_away_then(
     served: Brokers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The broker stops before it hears of the decision, and settle carries it there later."""
-    monkeypatch.setattr(sink_deciding, "CARRY_MS", 100)
+    """The broker stops before it hears of the decision, and settle forwards it later."""
+    monkeypatch.setattr(sink_deciding, "FORWARD_MS", 100)
     written, c = spread(served), served[2]
     to = several(served)
     with SinkCalls(to.home.address, TIMEOUT_MS) as home:
         home.decide(SinkBatch(written.attempt.run, "b"), [written])
         c.stop()
-        sink_deciding.carry(home, [written])
-    assert "decision_not_carried" in events(caplog)
+        sink_deciding.forward(home, [written])
+    assert "decision_not_forwarded" in events(caplog)
     c.start()
     assert undecided(served) == [0, 0, 1]
     assert settle(served) == {"committed": 1}
     assert all_bodies(served) == DIGITS
 
 
-def test_a_decision_is_not_carried_if_the_home_broker_does_not_answer(
+def test_a_decision_is_not_forwarded_if_the_home_broker_does_not_answer(
     served: Brokers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(sink_deciding, "CARRY_MS", 100)
+    monkeypatch.setattr(sink_deciding, "FORWARD_MS", 100)
     written, a = spread(served), served[0]
     with SinkCalls(a.broker_address, TIMEOUT_MS) as home:
         a.stop()
-        sink_deciding.carry(home, [written])
-    assert "decision_not_carried" in events(caplog)
+        sink_deciding.forward(home, [written])
+    assert "decision_not_forwarded" in events(caplog)
     a.start()
     assert undecided(served) == [1, 1, 1]

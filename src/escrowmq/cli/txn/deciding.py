@@ -79,7 +79,7 @@ def decide_one(transaction: str, resolution: Resolution, given: ByHandOptions) -
             refuse_missing_ledger(head, ledgers)
         if given.dry_run:
             is_allowed, words = _outlook(head, resolution, usable(ledgers), force=given.force)
-            settled = DecidedShape(
+            shown = DecidedShape(
                 id=head.transaction_id,
                 resolution=resolution.value,
                 state=head.state,
@@ -98,7 +98,7 @@ def decide_one(transaction: str, resolution: Resolution, given: ByHandOptions) -
                 force=given.force,
             )
             before = "had been " if told.is_repeated else ""
-            settled = DecidedShape.of(
+            shown = DecidedShape.of(
                 told,
                 id=head.transaction_id,
                 resolution=resolution.value,
@@ -107,7 +107,7 @@ def decide_one(transaction: str, resolution: Resolution, given: ByHandOptions) -
                 words=f"{transaction} {before}{told.decided} by {told.decided_by}",
                 is_dry_run=False,
             )
-    print_item(settled, given.output, lambda: escaped(settled.words))
+    print_item(shown, given.output, lambda: escaped(shown.words))
     for one in ledgers:
         if one.fault:
             note(f"ledger {one.name} could not be asked: {one.fault}: {one.cause}", given.output)

@@ -27,19 +27,19 @@ SHARED_BYTES_MAX = 4 * 1024 * 1024
 class SharedRequests(Generic[ItemT, DoneT]):
     """A queue with one request in flight. Use it from one event loop only.
 
-    ``carry`` sends several items and returns the outcome of each. Items share a request only with
+    ``send`` sends several items and returns the outcome of each. Items share a request only with
     items of the same ``kind``.
     """
 
     def __init__(
         self,
-        carry: Callable[[list[ItemT]], Awaitable[Sequence[DoneT | EscrowError]]],
+        send: Callable[[list[ItemT]], Awaitable[Sequence[DoneT | EscrowError]]],
         size: Callable[[ItemT], int],
         kind: Callable[[ItemT], object] = lambda _item: None,
         *,
         shared_max: int = SHARED_MAX,
     ) -> None:
-        self._carry = carry
+        self._send = send
         self._size = size
         self._kind = kind
         self._shared_max = shared_max
@@ -95,7 +95,7 @@ class SharedRequests(Generic[ItemT, DoneT]):
 
     async def _bring(self, items: list[ItemT], dones: list[asyncio.Future[DoneT]]) -> None:
         try:
-            ends = await self._carry(items)
+            ends = await self._send(items)
         except RequestRefused as refused:
             if len(items) == 1:
                 resolve(dones[0], refused)

@@ -1,6 +1,6 @@
 """Ends parts of sink attempts as the attempt ended at its home broker.
 
-This carries a decision to brokers that the sink's driver could no longer reach. It runs on the
+This forwards a decision to brokers that the sink's driver could no longer reach. It runs on the
 driver of the round: one request to a home covers many parts, and even large batches have few parts.
 """
 

@@ -1,4 +1,4 @@
-"""The driver's end of a batch: one decision at home, carried to the other brokers.
+"""The driver's end of a batch: one decision at home, forwarded to the other brokers.
 
 Settle completes whatever is left undone after the decision: the name of a part tells which home to
 ask.
@@ -21,8 +21,8 @@ from escrowmq.transaction.states import State
 
 log = event_log(__name__)
 
-CARRY_MS = 5_000
-"""How long the driver tries to read a decision and carry it. After that, settle does it."""
+FORWARD_MS = 5_000
+"""How long the driver tries to read and forward a decision. After that, settle does it."""
 THREADS_MAX = 8
 
 Parts = Mapping[SinkBroker, Sequence[AttemptPart]]
@@ -51,14 +51,14 @@ def decide(
         outcome = home.decide(made, written)
     else:
         raise refused
-    carry(home, written)
+    forward(home, written)
     return outcome
 
 
 def give_up(home: SinkCalls, written: Sequence[Written]) -> None:
     """Roll back the undecided ones of these attempts. Committed ones stay committed everywhere."""
     home.roll_back(written)
-    carry(home, written)
+    forward(home, written)
 
 
 # The other brokers.
@@ -118,7 +118,7 @@ def difference(part: AttemptPart, found: FoundAttemptRow) -> RequestRefused | No
     return None
 
 
-def carry(home: SinkCalls, written: Sequence[Written]) -> None:
+def forward(home: SinkCalls, written: Sequence[Written]) -> None:
     """End the parts at other brokers as the attempts ended at home, as far as possible.
 
     The home is asked, because the outcome is not reliable. After a lost answer, the repeated
@@ -130,15 +130,15 @@ def carry(home: SinkCalls, written: Sequence[Written]) -> None:
     run = split[0].attempt.run
     sought = [SoughtAttemptRow(one.head, one.attempt.transaction_id) for one in split]
     try:
-        with SinkCalls(home.address, CARRY_MS) as asked:
+        with SinkCalls(home.address, FORWARD_MS) as asked:
             found = list(asked.find(run.producer_group, sought))
     except EscrowError as error:
-        log.warning("decision_not_carried", extra={"attempts": len(split), "why": str(error)})
+        log.warning("decision_not_forwarded", extra={"attempts": len(split), "why": str(error)})
         return
     told = fates(split, found)
     with ThreadPoolExecutor(THREADS_MAX) as threads:
-        carried = [threads.submit(carry_to, broker, its, by(run)) for broker, its in told.items()]
-    for one in carried:
+        sent = [threads.submit(forward_to, broker, its, by(run)) for broker, its in told.items()]
+    for one in sent:
         one.result()
 
 
@@ -156,14 +156,14 @@ def fates(
     return decisions
 
 
-def carry_to(broker: SinkBroker, decisions: Sequence[DecisionRow], who: str) -> None:
+def forward_to(broker: SinkBroker, decisions: Sequence[DecisionRow], who: str) -> None:
     """Send decisions to one broker for a limited time. After that, settle does it."""
     try:
-        with SinkCalls(broker.address, CARRY_MS) as calls:
+        with SinkCalls(broker.address, FORWARD_MS) as calls:
             calls.decide_each(decisions, who)
     except EscrowError as error:
         facts = {"broker": broker.name, "attempts": len(decisions), "why": str(error)}
-        log.warning("decision_not_carried", extra=facts)
+        log.warning("decision_not_forwarded", extra=facts)
 
 
 def _by_broker(written: Sequence[Written]) -> Parts:
