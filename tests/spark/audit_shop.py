@@ -66,8 +66,8 @@ class Shop:
 
     def sql(self, text: str, *values: object) -> None:
         """Run a statement in the shop's database."""
-        with closing(sqlite3.connect(self._file)) as link, link:
-            link.execute(text, values)
+        with closing(sqlite3.connect(self._file)) as db, db:
+            db.execute(text, values)
 
     def row(self, name: str, outcome: str = "committed") -> None:
         """Write a ledger row."""

@@ -74,11 +74,11 @@ class TimedConnection(psycopg.Connection[Any]):
         self.let_go()
 
 
-def act(link: psycopg.Connection[Any], name: str, order: int, slow_ms: int) -> None:
+def act(connection: psycopg.Connection[Any], name: str, order: int, slow_ms: int) -> None:
     """Execute a branch's statement for an order."""
-    link.execute((PAY if name == ORDERS else ACTS[name]).encode(), (order,))
+    connection.execute((PAY if name == ORDERS else ACTS[name]).encode(), (order,))
     if slow_ms and name == SLOW:
-        link.execute("SELECT pg_sleep(%s)", (slow_ms / 1_000,))
+        connection.execute("SELECT pg_sleep(%s)", (slow_ms / 1_000,))
 
 
 @contextmanager
@@ -119,15 +119,17 @@ def _ended_with_us(pid: int) -> Iterator[None]:
 def databases(url: str, prefix: str, orders: int) -> dict[str, str]:
     """Create a database with its tables for each branch; return their URLs."""
     urls = {name: url.replace("/postgres?", f"/{prefix}_{name}?") for name in BRANCHES}
-    with psycopg.connect(url, autocommit=True) as link:
+    with psycopg.connect(url, autocommit=True) as connection:
         for name in BRANCHES:
-            link.execute(f"CREATE DATABASE {prefix}_{name}".encode())
+            connection.execute(f"CREATE DATABASE {prefix}_{name}".encode())
     for name, own in urls.items():
         SqlLedger(own).create()
-        with psycopg.connect(own) as link:
-            link.execute(TABLES[name].encode())
+        with psycopg.connect(own) as connection:
+            connection.execute(TABLES[name].encode())
             if name == "cart":
-                link.execute("INSERT INTO cart SELECT n, 0 FROM generate_series(1, %s) n", [orders])
+                connection.execute(
+                    "INSERT INTO cart SELECT n, 0 FROM generate_series(1, %s) n", [orders]
+                )
     return urls
 
 
@@ -135,7 +137,7 @@ def acted(urls: Mapping[str, str]) -> dict[str, int]:
     """Return for each branch how many orders have reached it."""
     found = {}
     for name, url in urls.items():
-        with psycopg.connect(url) as link:
-            row = link.execute(ACTED[name].encode()).fetchone()
+        with psycopg.connect(url) as connection:
+            row = connection.execute(ACTED[name].encode()).fetchone()
             found[name] = row[0] if row else 0
     return found

@@ -96,22 +96,23 @@ class ShopCounts:
     """Counts the progress of each database, over connections that stay open."""
 
     def __init__(self, shop: Shop) -> None:
-        self._links = {name: connect(shop.path(name)) for name in (ORDERS, *DOWNSTREAM)}
+        self._connections = {name: connect(shop.path(name)) for name in (ORDERS, *DOWNSTREAM)}
 
     def paid(self) -> int:
         """Return the number of paid orders."""
-        return int(self._links[ORDERS].execute(PAID).fetchone()[0])
+        return int(self._connections[ORDERS].execute(PAID).fetchone()[0])
 
     def consumed(self) -> dict[str, int]:
         """Return the number of consumed messages by service."""
         return {
-            name: int(self._links[name].execute(_CONSUMED).fetchone()[0]) for name in DOWNSTREAM
+            name: int(self._connections[name].execute(_CONSUMED).fetchone()[0])
+            for name in DOWNSTREAM
         }
 
     def close(self) -> None:
         """Close the connections."""
-        for link in self._links.values():
-            link.close()
+        for connection in self._connections.values():
+            connection.close()
 
 
 def connect(

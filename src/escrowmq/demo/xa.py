@@ -79,8 +79,8 @@ def run_ours(task: XaTask, urls: Mapping[str, str]) -> MethodFigures:
     """Pay by messages: commit the order in its database; three services follow its message."""
     producer = Producer(task.name_server, _GROUP, ledger=SqlLedger(urls[ORDERS]))
 
-    def pay(links: dict[str, TimedConnection], order: int) -> None:
-        db = links[ORDERS]
+    def pay(connections: dict[str, TimedConnection], order: int) -> None:
+        db = connections[ORDERS]
         with producer.transaction(db) as tx:
             tx.send(task.topic, str(order), key=str(order))
             tx.hold()
@@ -125,17 +125,17 @@ def run_xa(task: XaTask, urls: Mapping[str, str]) -> MethodFigures:
     """Pay each order by one global transaction over all four branches."""
     log = Path(task.folder) / "coordinator.log"
 
-    def pay(links: dict[str, TimedConnection], order: int) -> None:
-        for name, link in links.items():
-            link.take()
-            link.execute("BEGIN")
-            act(link, name, order, task.slow_ms)
-        for name, link in links.items():
-            link.execute(f"PREPARE TRANSACTION '{order}-{name}'".encode())
+    def pay(connections: dict[str, TimedConnection], order: int) -> None:
+        for name, connection in connections.items():
+            connection.take()
+            connection.execute("BEGIN")
+            act(connection, name, order, task.slow_ms)
+        for name, connection in connections.items():
+            connection.execute(f"PREPARE TRANSACTION '{order}-{name}'".encode())
         decide(log, order)
-        for name, link in links.items():
-            link.execute(f"COMMIT PREPARED '{order}-{name}'".encode())
-            link.let_go()
+        for name, connection in connections.items():
+            connection.execute(f"COMMIT PREPARED '{order}-{name}'".encode())
+            connection.let_go()
 
     locks, took_s, _ = work(task, urls, pay, autocommit=True)
     return measured(task, urls, took_s=took_s, agreed_s=took_s, locks=locks)
@@ -165,15 +165,13 @@ def work(
             return next(numbers, 0)
 
     def labour() -> None:
-        with ExitStack() as open_links:
-            links: dict[str, Any] = {
-                name: open_links.enter_context(
-                    TimedConnection.open(url, name, autocommit=autocommit)
-                )
+        with ExitStack() as stack:
+            connections: dict[str, Any] = {
+                name: stack.enter_context(TimedConnection.open(url, name, autocommit=autocommit))
                 for name, url in urls.items()
             }
             while order := next_order():
-                pay(links, order)
+                pay(connections, order)
 
     since = time.perf_counter()
     with ThreadPoolExecutor(task.threads) as pool:

@@ -34,10 +34,10 @@ def join_test(session: Session) -> Session:
             "session_joins_nothing",
             "bind it to a connection that has begun, with join_transaction_mode='create_savepoint'",
         )
-    link = SqlAlchemyConnection(connection)
-    if link.dialect is SQLITE and not link.is_in_transaction:
+    wrapped = SqlAlchemyConnection(connection)
+    if wrapped.dialect is SQLITE and not wrapped.is_in_transaction:
         # SQLite's driver begins a transaction only before the first write. Without BEGIN, the
         # savepoint would be the transaction.
-        link.execute("BEGIN")
+        wrapped.execute("BEGIN")
     session.info[JOINED] = True
     return session

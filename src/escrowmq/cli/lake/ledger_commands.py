@@ -81,11 +81,11 @@ def show(
     opener = opener_of(_url(database, file, set_))
     with (
         telling_faults(),
-        opener() as link,
-        cutting(link, time.monotonic() + ANSWER_S),
-        reading(link),
+        opener() as connection,
+        cutting(connection, time.monotonic() + ANSWER_S),
+        reading(connection),
     ):
-        found = _looked_at(link)
+        found = _looked_at(connection)
     print_item(found, output, lambda: _shown_text(found))
 
 
@@ -105,16 +105,16 @@ def sql_(
     print_item(made, output, lambda: made.sql.removesuffix("\n"))
 
 
-def _looked_at(link: DatabaseConnection) -> LedgerShape:
-    uuid, stated = uuid_of(link), stated_version(link)
-    marks = read_marks(link).sights if stated.version == VERSION else ()
+def _looked_at(connection: DatabaseConnection) -> LedgerShape:
+    uuid, stated = uuid_of(connection), stated_version(connection)
+    marks = read_marks(connection).sights if stated.version == VERSION else ()
     return LedgerShape(
         uuid=uuid,
-        database=link.dialect.name,
+        database=connection.dialect.name,
         version=stated.version,
         current_version=VERSION,
         is_swept_unmarked=stated.is_swept_unmarked,
-        rows=dict(link.execute(_COUNT).rows),
+        rows=dict(connection.execute(_COUNT).rows),
         marks=[
             LedgerMarkShape(
                 store=mark.store_id,
