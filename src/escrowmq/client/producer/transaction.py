@@ -4,8 +4,8 @@
         tx.db.add(Order(id=42, paid=True))
         tx.send("order-paid", b"42", key="42")
 
-``transaction_order`` defines the order of the steps; this module executes them, in sync and async
-form. The database is always used on the caller's thread or the caller's loop.
+``transaction_steps.py`` defines the order of the steps; this module executes them, in sync and
+async form. The database is always used on the caller's thread or the caller's loop.
 """
 
 from __future__ import annotations

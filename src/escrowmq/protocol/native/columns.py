@@ -1,6 +1,6 @@
 """Access to a body's rows by column, in either form, without an object per row for Arrow.
 
-The declared columns and limits apply as for single rows (``own_forms``).
+The declared columns and limits apply as for single rows (``row_forms.py``).
 """
 
 from __future__ import annotations

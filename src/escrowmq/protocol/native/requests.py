@@ -1,8 +1,8 @@
 """Table of native requests, for which RocketMQ's protocol has no codes.
 
 They use the same port and the same frames. A request has its fields in the header and its rows in
-the body, in the form that the header names (``own_forms``). The answer's rows have the same form.
-The reference page is generated from this table.
+the body, in the form that the header names (``row_forms.py``). The answer's rows have the same
+form. The reference page is generated from this table.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class NativeRequest(msgspec.Struct, frozen=True):
     answer_rows: type[NativeRow] | None = None
     #: Most rows in an answer, if it has rows.
     answer_rows_max: int = PAGE_ROWS_MAX
-    #: Set if the answer's rows are blocks of numbers followed by bytes (``own_blocks``): describes
-    #: these bytes.
+    #: Set if the answer's rows are blocks of numbers followed by bytes (``number_blocks.py``):
+    #: describes these bytes.
     answer_bytes: str = ""
     #: Version of the columns of request and answer.
     version: int = 1

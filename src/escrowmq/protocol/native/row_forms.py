@@ -2,7 +2,7 @@
 
 A kind of rows is a ``NativeRow``: its fields are the columns, in order. The form ``msgpack`` is a
 MessagePack array with one array per row, for small requests. The form ``arrow`` is an Arrow IPC
-stream, for Spark and bulk requests. ``own_arrow`` implements it, and is imported with the first
+stream, for Spark and bulk requests. ``arrow.py`` implements it, and is imported with the first
 such rows, because users of the SDK alone should not pay for the import.
 
 Rows must match the declaration: the same columns in the same order, no nulls in columns without
