@@ -95,12 +95,12 @@ class BrokerLevel(Calls):
             self._data, self.clock, **self.changes
         )
         self._server = self._run(self._serving.__aenter__())
-        self._own = NativeCalls(self._server.broker_address)
+        self._native = NativeCalls(self._server.broker_address)
         self._clients: dict[str, Peer] = {}
         self._producer: Peer | None = None
 
     def _stop(self) -> None:
-        self._own.close()
+        self._native.close()
         self._run(self._serving.__aexit__(None, None, None))
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -371,7 +371,7 @@ class BrokerLevel(Calls):
         self, code: NativeCode, header: headers.NativeHeader | None, rows: Sequence[NativeRow] = ()
     ) -> NativeReply:
         try:
-            return self._run(asyncio.to_thread(self._own.call, code, header, rows))
+            return self._run(asyncio.to_thread(self._native.call, code, header, rows))
         except RequestRefused as refused:
             raise refusal(str(refused)) from None
 

@@ -25,7 +25,7 @@ CLIENT, SERVER_CHECK = 1, 2
 #: A port for gRPC, which brokers of other tests do not open.
 WITH_GRPC = {"grpc_port": 0}
 #: Without it, all channels of the process to one address share a connection.
-_OWN_CONNECTION = (("grpc.use_local_subchannel_pool", 1),)
+_UNSHARED_CONNECTION = (("grpc.use_local_subchannel_pool", 1),)
 
 
 class Telemetry:
@@ -134,5 +134,7 @@ class GrpcClient:
 @asynccontextmanager
 async def connected(server: Server, client_id: str = "client-1") -> AsyncIterator[GrpcClient]:
     """Connect a client to a broker."""
-    async with grpc.aio.insecure_channel(server.grpc_address, options=_OWN_CONNECTION) as channel:
+    async with grpc.aio.insecure_channel(
+        server.grpc_address, options=_UNSHARED_CONNECTION
+    ) as channel:
         yield GrpcClient(channel, client_id)

@@ -22,8 +22,8 @@ from escrowmq.testing.invariants import Witness
 from escrowmq.testing.settler import CheckableTransaction, Round, SettlePort
 from escrowmq.transaction.commands import AttemptClaim, BatchReply, DecideBatch, End, Verdict
 from escrowmq.transaction.states import State
+from tests.conformance.broker_checks import BrokerChecksLevel
 from tests.conformance.broker_level import BrokerLevel
-from tests.conformance.own_checks import OwnChecksLevel
 
 SEPARATOR = "----"
 _UNITS_MS = {"ms": 1, "s": 1_000, "min": 60_000, "h": 3_600_000}
@@ -234,7 +234,7 @@ class Player:
         yield from told_of or ["nothing to settle"]
 
     def _round(self) -> Round:
-        if isinstance(self.level, OwnChecksLevel):
+        if isinstance(self.level, BrokerChecksLevel):
             return self.level.check(self.answer, self.outcome)
         return Settler(self._port(), self.level.core.policy, lambda _half: self.outcome).run_once()
 

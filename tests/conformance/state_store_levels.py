@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from tests.conformance.own_checks import OwnChecksLevel
+from tests.conformance.broker_checks import BrokerChecksLevel
 from tests.unit.broker.wire import eventually
 
 
-class MappedLevel(OwnChecksLevel):
+class MappedLevel(BrokerChecksLevel):
     """A broker that checks by itself, with mapped files."""
 
     changes: ClassVar[dict[str, Any]] = {

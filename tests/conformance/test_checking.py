@@ -29,7 +29,7 @@ from tests.unit.broker.wire import (
     visible,
 )
 
-OWN: dict[str, Any] = {"policy": {"checked_by": "broker"}}
+BY_BROKER: dict[str, Any] = {"policy": {"checked_by": "broker"}}
 POLICY = CheckPolicy()
 HOUR_MS = 3_600_000
 
@@ -42,7 +42,7 @@ async def after(server: Server, ms: int) -> None:
 
 async def test_no_check_is_sent_before_the_time_that_the_message_names(tmp_path: Path) -> None:
     """RocketMQ writes the half message again at each scan, and counts each as a check."""
-    async with serving(tmp_path, **OWN) as server:
+    async with serving(tmp_path, **BY_BROKER) as server:
         peer = await producer(server, "p")
         await peer.ask(SEND, half("t", CHECK_IMMUNITY_TIME_IN_SECONDS="600"), b"x")
         end_of_log = server.broker.store.log.end
@@ -59,7 +59,7 @@ async def test_no_check_is_sent_before_the_time_that_the_message_names(tmp_path:
 
 async def test_an_answer_with_the_first_offsets_works_after_a_check(tmp_path: Path) -> None:
     """RocketMQ's check makes the producer's offsets stale, so that the answer is lost."""
-    async with serving(tmp_path, **OWN) as server:
+    async with serving(tmp_path, **BY_BROKER) as server:
         peer = await producer(server, "p")
         answer = await peer.ask(SEND, half("t"), b"x")
         await after(server, POLICY.check_after_ms)
@@ -72,7 +72,7 @@ async def test_an_answer_with_the_first_offsets_works_after_a_check(tmp_path: Pa
 
 async def test_a_transaction_that_waits_does_not_delay_the_next_one(tmp_path: Path) -> None:
     """RocketMQ scans in the order of the store, and stops at the first one that must wait."""
-    async with serving(tmp_path, **OWN) as server:
+    async with serving(tmp_path, **BY_BROKER) as server:
         peer = await producer(server, "p")
         for number in range(3):
             waits = half(f"waits-{number}", CHECK_IMMUNITY_TIME_IN_SECONDS="600")
@@ -93,7 +93,7 @@ async def test_the_age_of_a_half_message_counts_on_the_brokers_clock(
         properties={"UNIQ_KEY": "t", "TRAN_MSG": "true", "PGROUP": "pay"},
         born_at_ms=T0 + ahead_ms,
     )
-    async with serving(tmp_path, **OWN) as server:
+    async with serving(tmp_path, **BY_BROKER) as server:
         peer = await producer(server, "p")
         await peer.ask(SEND, header, b"x")
         await after(server, POLICY.check_after_ms - 1)
@@ -105,7 +105,7 @@ async def test_the_age_of_a_half_message_counts_on_the_brokers_clock(
 
 
 async def test_an_undecided_transaction_is_asked_about_once_per_interval(tmp_path: Path) -> None:
-    async with serving(tmp_path, **OWN) as server:
+    async with serving(tmp_path, **BY_BROKER) as server:
         peer = await producer(server, "p")
         await peer.ask(SEND, half("t"), b"x")
         await after(server, POLICY.check_after_ms)
@@ -120,7 +120,7 @@ async def test_an_undecided_transaction_is_asked_about_once_per_interval(tmp_pat
 
 async def test_consumers_see_all_that_is_committed_and_nothing_else(tmp_path: Path) -> None:
     """The five ways in which RocketMQ's integration test ends its transactions."""
-    async with serving(tmp_path, **OWN) as server:
+    async with serving(tmp_path, **BY_BROKER) as server:
         peer = await producer(server, "p")
         ways = ("commit", "rollback", "then commit", "then rollback", "unknown")
         held = {way: await peer.ask(SEND, half(way), way.encode()) for way in ways}

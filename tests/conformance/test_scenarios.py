@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from escrowmq.testing import Engine, MemoryEngine
+from tests.conformance.broker_checks import BrokerChecksLevel
 from tests.conformance.broker_level import BrokerLevel
-from tests.conformance.own_checks import OwnChecksLevel
 from tests.conformance.scenario import VERBS, Level, Line, Player, Scenario, milliseconds
 from tests.conformance.state_store_levels import MappedLevel, SqlLevel
 from tests.unit.broker.checked_hours import hasten
@@ -24,7 +24,7 @@ LEVELS: dict[str, Callable[[Path], AbstractContextManager[Level]]] = {
     "core": lambda _: nullcontext(MemoryEngine()),
     "engine": lambda _: nullcontext(Engine()),
     "broker": lambda folder: closing(BrokerLevel(folder)),
-    "own checks": lambda folder: closing(OwnChecksLevel(folder)),
+    "broker checks": lambda folder: closing(BrokerChecksLevel(folder)),
     "mapped": lambda folder: closing(MappedLevel(folder)),
     "sql": lambda folder: closing(SqlLevel(folder)),
 }

@@ -29,7 +29,7 @@ SETTLE_TIMEOUT_S = 120
 
 
 @pytest.fixture
-def own_broker() -> Iterator[Escrow]:
+def killed_broker() -> Iterator[Escrow]:
     with quick_escrow() as broker:
         yield broker
 
@@ -41,21 +41,21 @@ def peers() -> Iterator[list[GrpcPeer]]:
 
 
 def test_nothing_is_lost_or_doubled_when_the_broker_is_stopped_and_killed(
-    own_broker: Escrow, peers: list[GrpcPeer]
+    killed_broker: Escrow, peers: list[GrpcPeer]
 ) -> None:
     topic = fresh("storm")
-    create_topic(own_broker.name_server, topic, QUEUES, "TRANSACTION")
-    storm = begun(own_broker, peers, topic)
+    create_topic(killed_broker.name_server, topic, QUEUES, "TRANSACTION")
+    storm = begun(killed_broker, peers, topic)
     storm.goes_on(ROUND)
     for blow in BLOWS:
-        blow(own_broker)
-        own_broker.start_again()
+        blow(killed_broker)
+        killed_broker.start_again()
         storm.goes_on(ROUND)
     for sender in storm.senders:
         sender.stop()
     required = storm.required()
     eventually(
-        lambda: status(own_broker).undecided == 0,
+        lambda: status(killed_broker).undecided == 0,
         "end of all checks",
         timeout_s=SETTLE_TIMEOUT_S,
     )
@@ -63,8 +63,8 @@ def test_nothing_is_lost_or_doubled_when_the_broker_is_stopped_and_killed(
     for taker in storm.takers:
         taker.stop()
     assert storm.received_after_ack() == []
-    judge = peers[0].start_simple_consumer(own_broker.grpc_address, fresh("judge"), topic)
-    found = [view.key for view in drained(judge, log_count(own_broker, topic))]
+    judge = peers[0].start_simple_consumer(killed_broker.grpc_address, fresh("judge"), topic)
+    found = [view.key for view in drained(judge, log_count(killed_broker, topic))]
     assert storm.taken() == set(found) == required
     doubled = {key for key in found if found.count(key) > 1}
     assert doubled <= storm.repeated(), "a message came twice, but was sent once"
@@ -86,32 +86,32 @@ def begun(broker: Escrow, peers: list[GrpcPeer], topic: str) -> Storm:
 
 
 def test_an_acknowledged_message_does_not_come_again_after_a_kill(
-    own_broker: Escrow, peers: list[GrpcPeer]
+    killed_broker: Escrow, peers: list[GrpcPeer]
 ) -> None:
     topic, group = fresh("acks"), fresh("group")
-    own_broker.create_topic(topic, QUEUES)
-    producer = peers[0].start_grpc_producer(own_broker.grpc_address, topic)
+    killed_broker.create_topic(topic, QUEUES)
+    producer = peers[0].start_grpc_producer(killed_broker.grpc_address, topic)
     for number in range(8):
         producer.send(Draft(topic=topic, key=str(number)))
-    consumer = peers[0].start_simple_consumer(own_broker.grpc_address, group, topic)
+    consumer = peers[0].start_simple_consumer(killed_broker.grpc_address, group, topic)
     taken = {one.key: one for one in consumer.receive_some(8)}
     for key in ("0", "3", "6"):
         consumer.ack(taken[key])
-    own_broker.kill()
-    own_broker.start_again()
-    another = peers[1].start_simple_consumer(own_broker.grpc_address, group, topic)
+    killed_broker.kill()
+    killed_broker.start_again()
+    another = peers[1].start_simple_consumer(killed_broker.grpc_address, group, topic)
     same([view.key for view in another.take(5)], ["1", "2", "4", "5", "7"])
 
 
 def test_a_transaction_that_stays_unknown_is_parked(
-    own_broker: Escrow, peers: list[GrpcPeer]
+    killed_broker: Escrow, peers: list[GrpcPeer]
 ) -> None:
     topic = fresh("unknown")
-    own_broker.create_topic(topic, QUEUES, "TRANSACTION")
-    producers = [peer.start_grpc_producer(own_broker.grpc_address, topic) for peer in peers]
+    killed_broker.create_topic(topic, QUEUES, "TRANSACTION")
+    producers = [peer.start_grpc_producer(killed_broker.grpc_address, topic) for peer in peers]
     for peer, producer in zip(peers, producers, strict=True):
         producer.send_in_transaction(Draft(topic=topic, key=peer.name), "leave")
-    eventually(lambda: status(own_broker).parked == len(peers), "parked transactions")
+    eventually(lambda: status(killed_broker).parked == len(peers), "parked transactions")
     for peer, producer in zip(peers, producers, strict=True):
         assert producer.checks(peer.name) == CHECKS_MAX
 

@@ -18,7 +18,7 @@ from escrowmq.demo import downstream, order_service
 from escrowmq.demo.figures import DemoRun, ProgressSample
 from escrowmq.demo.order_service import TRANSACTIONAL, death_mark
 from escrowmq.demo.processes import DemoBroker, demo_failed
-from escrowmq.demo.schedule import Kill, Moment, PlannedKill, Victim, by_own_hand, from_outside
+from escrowmq.demo.schedule import Kill, Moment, PlannedKill, Victim, from_outside, self_kills
 from escrowmq.demo.shop import DOWNSTREAM, Shop, ShopCounts
 from escrowmq.demo.step_times import read_times
 from escrowmq.model.errors import EscrowError
@@ -58,7 +58,7 @@ class Conductor:
         self.run = DemoRun(name=self.mode, orders=self.orders)
         shop = Shop(self.folder)
         # A customer who orders anew takes a number above the others.
-        shop.make(self.orders + len(by_own_hand(self.faults, Moment.BEFORE_COMMIT)))
+        shop.make(self.orders + len(self_kills(self.faults, Moment.BEFORE_COMMIT)))
         self._native_hand = {
             fault.at_order: fault for fault in self.faults if fault.moment is not Moment.RANDOM
         }
@@ -91,8 +91,8 @@ class Conductor:
             orders=self.orders,
             threads=THREADS,
             max_duration_s=MAX_DURATION_S,
-            die_before_commit=sorted(by_own_hand(self.faults, Moment.BEFORE_COMMIT)),
-            die_after_commit=sorted(by_own_hand(self.faults, Moment.AFTER_COMMIT)),
+            die_before_commit=sorted(self_kills(self.faults, Moment.BEFORE_COMMIT)),
+            die_after_commit=sorted(self_kills(self.faults, Moment.AFTER_COMMIT)),
         )
         return self.place.processes.start_with(self._service_name, task)
 
@@ -116,7 +116,7 @@ class Conductor:
                 raise demo_failed(
                     "the order service failed", self.place.processes.log(self._service_name)
                 )
-            self._note_own_hand()
+            self._note_self_kills()
 
     def _watch(
         self,
@@ -157,7 +157,7 @@ class Conductor:
             service.kill()
             self._note(fault)
 
-    def _note_own_hand(self) -> None:
+    def _note_self_kills(self) -> None:
         for order, fault in list(self._native_hand.items()):
             if death_mark(self.folder, order).exists():
                 del self._native_hand[order]

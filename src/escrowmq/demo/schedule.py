@@ -101,7 +101,7 @@ def _drawn(chance: Random, start: int, end: int, moment: Moment) -> int:
     return max(order - 1, start)
 
 
-def by_own_hand(faults: Sequence[PlannedKill], moment: Moment) -> frozenset[int]:
+def self_kills(faults: Sequence[PlannedKill], moment: Moment) -> frozenset[int]:
     """Return the orders at which the service kills itself at this moment."""
     return frozenset(fault.at_order for fault in faults if fault.moment is moment)
 

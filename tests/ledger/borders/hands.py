@@ -36,7 +36,7 @@ class Driver(NamedTuple):
     is_below_sqlalchemy: bool = False
 
     @property
-    def has_own_savepoints(self) -> bool:
+    def has_savepoints(self) -> bool:
         """Whether the driver has a call for savepoints; the SQLite drivers have none."""
         return self.is_below_sqlalchemy or self.kind == "postgresql"
 
@@ -159,7 +159,7 @@ class Hand:
 
     def savepoint(self, db: Any, name: str, *, is_by_hand: bool) -> Any:
         """Return a savepoint block, which an error rolls back."""
-        if is_by_hand or not self.driver.has_own_savepoints:
+        if is_by_hand or not self.driver.has_savepoints:
             return self._by_hand(db, name)
         begin = db.begin_nested if self.driver.is_below_sqlalchemy else db.transaction
         return self.entered(begin())

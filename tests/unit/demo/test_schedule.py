@@ -9,9 +9,9 @@ from escrowmq.demo.schedule import (
     DELAY_MS_MAX,
     Moment,
     Victim,
-    by_own_hand,
     draw,
     from_outside,
+    self_kills,
     sends_first,
 )
 
@@ -52,7 +52,7 @@ def test_four_faults_are_one_of_each_kind() -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_a_death_before_a_commit_hits_an_order_whose_message_has_left(seed: int) -> None:
     faults = draw(orders=1_000, kills=8, seed=seed)
-    before = by_own_hand(faults, Moment.BEFORE_COMMIT)
+    before = self_kills(faults, Moment.BEFORE_COMMIT)
     assert before
     assert all(sends_first(order) for order in before)
 
@@ -64,7 +64,7 @@ def test_the_broker_is_killed_a_few_times_at_most() -> None:
 
 def test_every_fault_is_seen_to_by_the_service_or_from_outside() -> None:
     faults = draw(orders=1_000, kills=8, seed=5)
-    before = by_own_hand(faults, Moment.BEFORE_COMMIT)
-    after = by_own_hand(faults, Moment.AFTER_COMMIT)
+    before = self_kills(faults, Moment.BEFORE_COMMIT)
+    after = self_kills(faults, Moment.AFTER_COMMIT)
     assert len(before) + len(after) + len(from_outside(faults)) == len(faults)
     assert not before & after

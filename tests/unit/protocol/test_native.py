@@ -12,7 +12,7 @@ from escrowmq.protocol.native.requests import (
     NATIVE_REQUESTS,
     NativeCode,
     NativeRequest,
-    is_own,
+    is_native,
 )
 from escrowmq.protocol.native.row_forms import RowForm, columns_of
 from escrowmq.protocol.remoting.codes import RequestCode
@@ -30,10 +30,10 @@ def test_every_code_has_its_line() -> None:
 
 
 def test_our_codes_are_not_rocketmqs() -> None:
-    assert all(map(is_own, NativeCode))
-    assert not any(map(is_own, RequestCode))
-    assert not is_own(FIRST_CODE - 1)
-    assert not is_own(LAST_CODE + 1)
+    assert all(map(is_native, NativeCode))
+    assert not any(map(is_native, RequestCode))
+    assert not is_native(FIRST_CODE - 1)
+    assert not is_native(LAST_CODE + 1)
 
 
 def test_a_binary_header_can_carry_each_of_our_codes() -> None:

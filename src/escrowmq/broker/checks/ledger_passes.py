@@ -141,7 +141,7 @@ class LedgerPasses:
 
     def _show(self, rows: Sequence[LedgerReportRow]) -> None:
         now_ms = self.clock.monotonic_ms()
-        self.reports.put_own(rows, now_ms=now_ms, valid_for_ms=PROBED_FOR_MS)
+        self.reports.put_of_broker(rows, now_ms=now_ms, valid_for_ms=PROBED_FOR_MS)
 
     def _unreachable(self, error: Unavailable) -> list[LedgerReportRow]:
         """Return the configured ledgers as unreachable, because the look-up process fails."""

@@ -101,7 +101,7 @@ def ledgers_seen(
         rows=rows + [LedgerRow(uuid=uuid, undecided=-less) for less, uuid in largest],
         left_out=len(others) - len(largest),
         pipelines=pipelines,
-        undecided_without_ledger=stuck if pipelines or reports.own(now_ms) is not None else 0,
+        undecided_without_ledger=stuck if pipelines or reports.of_broker(now_ms) is not None else 0,
     )
 
 

@@ -11,7 +11,7 @@ from escrowmq.broker.state.counting import LONG_POLL, ONE_WAY, Rpcs
 from escrowmq.model.errors import EscrowError, ProtocolViolation, Unavailable
 from escrowmq.model.event_log import event_log
 from escrowmq.protocol.native.headers import NativeRefusal
-from escrowmq.protocol.native.requests import is_own
+from escrowmq.protocol.native.requests import is_native
 from escrowmq.protocol.remoting.codes import ResponseCode
 from escrowmq.protocol.remoting.frames import RemotingFrame, encode_response, response_head
 from escrowmq.protocol.remoting.headers import Header, read_header
@@ -123,7 +123,7 @@ class Request:
         if isinstance(error, EscrowError):
             self._rpcs.refused[error.code] += 1
             # Our own clients raise the same error; stock ones read the remark.
-            header = refusal(error) if is_own(self.frame.code) else None
+            header = refusal(error) if is_native(self.frame.code) else None
             code = RESPONSE_CODES.get(error.code, _code_of(error))
             self.answer(code, header=header, remark=str(error))
             return

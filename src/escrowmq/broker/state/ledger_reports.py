@@ -40,7 +40,7 @@ class LedgerReports:
         #: By pipeline, the newest last.
         self._reports: dict[str, PipelineReport] = {}
         #: What the broker itself found.
-        self._own: PipelineReport | None = None
+        self._of_broker: PipelineReport | None = None
 
     def put(
         self,
@@ -58,14 +58,16 @@ class LedgerReports:
         if len(self._reports) > PIPELINES_MAX:
             del self._reports[next(iter(self._reports))]
 
-    def put_own(self, rows: Sequence[LedgerReportRow], *, now_ms: int, valid_for_ms: int) -> None:
+    def put_of_broker(
+        self, rows: Sequence[LedgerReportRow], *, now_ms: int, valid_for_ms: int
+    ) -> None:
         """Store what the broker itself found."""
-        self._own = _report(BROKER, rows, now_ms, valid_for_ms)
+        self._of_broker = _report(BROKER, rows, now_ms, valid_for_ms)
 
-    def own(self, now_ms: int) -> tuple[LedgerRow, ...] | None:
+    def of_broker(self, now_ms: int) -> tuple[LedgerRow, ...] | None:
         """Return what the broker itself found; None if it does not look ledgers up."""
-        is_valid = self._own is not None and now_ms < self._own.valid_until_ms
-        return self._own.ledgers if self._own is not None and is_valid else None
+        is_valid = self._of_broker is not None and now_ms < self._of_broker.valid_until_ms
+        return self._of_broker.ledgers if self._of_broker is not None and is_valid else None
 
     def current(self, now_ms: int) -> list[PipelineReport]:
         """Return the valid reports, the newest last, and forget the others."""
@@ -88,7 +90,7 @@ class LedgerReports:
                     for name, uuid in [key for key in found if key[0] == facts.name]:
                         del found[name, uuid]
                 found[facts.name, facts.uuid] = facts
-        for facts in self.own(now_ms) or ():
+        for facts in self.of_broker(now_ms) or ():
             known = found.get((facts.name, facts.uuid))
             if known is None or (facts.is_reachable and not known.is_reachable):
                 found[facts.name, facts.uuid] = facts

@@ -94,7 +94,7 @@ class AsyncpgConnection(DriverAdapter):
             yield partial(self.connection.execute, "ROLLBACK")
         self._forget()
 
-    async def end_own(self) -> None:
+    async def roll_back_begun(self) -> None:
         """Roll back a transaction that the connection began; leave one that the user began open."""
         if self._has_begun:
             await self.rollback()

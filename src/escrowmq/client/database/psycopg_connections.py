@@ -36,7 +36,7 @@ class _PsycopgAdapter(DriverAdapter):
 
     def _commit(self) -> Calls[None]:
         """Commit by a statement: psycopg's own method ignores the server's response."""
-        if not self._is_commit_its_own():
+        if not self._commits_by_method():
             cursor = self._cursor()
             try:
                 yield partial(cursor.execute, b"COMMIT", prepare=False)
@@ -51,7 +51,7 @@ class _PsycopgAdapter(DriverAdapter):
             check_answer("ROLLBACK")
         yield from super()._commit()
 
-    def _is_commit_its_own(self) -> bool:
+    def _commits_by_method(self) -> bool:
         """Whether to call commit(): it is overridden, will refuse, or has nothing to commit."""
         import psycopg
 

@@ -233,7 +233,7 @@ class AsyncpgTransaction(AsyncPlainTransaction):
             await super().begin(now_ms)
         except BaseException:
             with suppress(Exception):
-                await self._connection.end_own()
+                await self._connection.roll_back_begun()
             raise
 
 

@@ -57,6 +57,6 @@ class NativeCode(IntEnum):
     LIST_PAUSED = 30_061
 
 
-def is_own(code: int) -> bool:
+def is_native(code: int) -> bool:
     """Return whether this code belongs to native requests."""
     return FIRST_CODE <= code <= LAST_CODE

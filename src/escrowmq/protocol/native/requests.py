@@ -23,7 +23,7 @@ from escrowmq.protocol.native import (
     stored_headers,
 )
 from escrowmq.protocol.native import operator_headers as hand_headers
-from escrowmq.protocol.native.codes import FIRST_CODE, LAST_CODE, NativeCode, is_own
+from escrowmq.protocol.native.codes import FIRST_CODE, LAST_CODE, NativeCode, is_native
 from escrowmq.protocol.native.previews import PREVIEWS_MAX, TRANSACTIONS_MAX
 from escrowmq.protocol.native.row_forms import NativeRow
 
@@ -34,7 +34,7 @@ __all__ = [
     "PAGE_ROWS_MAX",
     "NativeCode",
     "NativeRequest",
-    "is_own",
+    "is_native",
 ]
 
 PAGE_ROWS_MAX = 10_000

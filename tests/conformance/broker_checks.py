@@ -55,7 +55,7 @@ class ToldLedger:
         )
 
 
-class OwnChecksLevel(BrokerLevel):
+class BrokerChecksLevel(BrokerLevel):
     """A broker that checks by itself, and its clients."""
 
     changes: ClassVar[dict[str, Any]] = {"policy": {"checked_by": "broker"}}
