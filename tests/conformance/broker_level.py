@@ -66,6 +66,7 @@ from tests.unit.broker.wire import (
     sending,
     serving,
 )
+from tests.unit.store.helpers import releasable
 
 BITS = {Resolution.COMMIT: COMMIT, Resolution.ROLLBACK: ROLLBACK, Resolution.UNKNOWN: UNKNOWN}
 CONTRADICTED = (ResponseCode.TRANSACTION_SHOULD_COMMIT, ResponseCode.TRANSACTION_SHOULD_ROLLBACK)
@@ -137,7 +138,7 @@ class BrokerLevel(Calls):
     def release_due(self) -> list[int]:
         """Wait until all due rows are released; return those released since the last call."""
         table = self._server.broker.store.table
-        self._run(eventually(lambda: not table.releasable(self.clock.now_ms(), 1)))
+        self._run(eventually(lambda: not releasable(table, self.clock.now_ms(), 1)))
         left = self._rows_that_wait()
         released = sorted(self._waiting - left)
         self._waiting = left

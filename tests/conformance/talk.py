@@ -13,6 +13,7 @@ from escrowmq.protocol.remoting.consumer_headers import PullHeader, SendBackHead
 from escrowmq.protocol.remoting.frames import RemotingFrame
 from escrowmq.testing.clock import ManualClock
 from tests.unit.broker.wire import Peer, visible
+from tests.unit.store.helpers import releasable
 
 SUBSCRIBES = 4
 MAY_WAIT = 2
@@ -29,7 +30,7 @@ def clock_of(server: Server) -> ManualClock:
 
 def is_due(server: Server) -> bool:
     """Return whether a delayed message would be visible now."""
-    return bool(server.broker.store.table.releasable(server.broker.clock.now_ms(), 1))
+    return bool(releasable(server.broker.store.table, server.broker.clock.now_ms(), 1))
 
 
 def beating(group: str = "shop", client_id: str = "c1", **fields: Any) -> bytes:  # noqa: ANN401

@@ -87,19 +87,21 @@ def _contents() -> Iterator[str]:
 def _request(request: NativeRequest) -> Iterator[str]:
     yield f"## {request.code.name}\n"
     yield f"{request.code.value}. {request.about} Version {request.version}.\n"
-    paged = PagedHeader if request.is_paged else NativeHeader
+    #: Its answer may have a cursor.
+    is_paged = issubclass(request.answer, PagedAnswer)
+    paged = PagedHeader if is_paged else NativeHeader
     if request.header is not paged:
-        yield "Fields of the request" + (", and those for pages:\n" if request.is_paged else ":\n")
+        yield "Fields of the request" + (", and those for pages:\n" if is_paged else ":\n")
         yield from _fields(request.header, paged)
     if request.rows is not None:
         yield f"Rows of the request, at most {request.rows_max}:\n"
         yield from _columns(request.rows)
-    base = PagedAnswer if request.is_paged else NativeAnswer
+    base = PagedAnswer if is_paged else NativeAnswer
     if request.answer is not base:
         yield "Fields of the answer:\n"
         yield from _fields(request.answer, base)
     if request.answer_rows is not None:
-        per = "a page" if request.is_paged else "an answer"
+        per = "a page" if is_paged else "an answer"
         yield f"Rows of the answer, at most {request.answer_rows_max} to {per}:\n"
         yield from _columns(request.answer_rows)
     if request.answer_bytes:

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from escrowmq.broker.state.life_cycle import life_cycle_table
-from tools.reference import disk, metrics, native, output, rocketmq, settings, states
+from tools.reference import disk, life_cycle, metrics, native, output, rocketmq, settings, states
 
 
 def fill(text: str, blocks: Mapping[str, str]) -> str:
@@ -33,7 +32,7 @@ def blocks_of() -> dict[str, dict[str, str]]:
             "diagram": f"```mermaid\n{states.mermaid()}\n```",
             "rules": states.dues_table(),
         },
-        "life-cycle.md": {"stages": life_cycle_table()},
+        "life-cycle.md": {"stages": life_cycle.stages_table()},
         "disk-format.md": disk.blocks(),
     }
 

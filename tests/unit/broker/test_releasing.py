@@ -17,7 +17,7 @@ from escrowmq.store.log.commit_log import CommitLog
 from escrowmq.testing.clock import ManualClock
 from escrowmq.transaction.commands import Append
 from tests.unit.broker.wire import SEND, T0, Peer, eventually, sending, serving
-from tests.unit.store.helpers import HOUR, MINUTE, SECOND, message
+from tests.unit.store.helpers import HOUR, MINUTE, SECOND, message, releasable
 
 if TYPE_CHECKING:
     import pytest
@@ -62,7 +62,7 @@ async def test_a_slice_holds_fewer_messages_when_they_must_be_copied(tmp_path: P
         broker = server.broker
         await asyncio.gather(*(broker.writer.submit(waiting(number)) for number in range(600)))
         await broker.writer.submit(waiting(COUNT, 250 * releasing.COPY_COST_BYTES))
-        rows = broker.store.table.releasable(T0 + 2 * MINUTE, 1_000)
+        rows = releasable(broker.store.table, T0 + 2 * MINUTE, 1_000)
         assert rows[0] == 600
         assert len(rows) == 601
 

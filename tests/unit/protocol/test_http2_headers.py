@@ -16,7 +16,7 @@ from escrowmq.protocol.http2.header_blocks import (
     decode_string,
     encode_fields,
 )
-from escrowmq.protocol.http2.huffman import decode_huffman, encode_huffman
+from escrowmq.protocol.http2.huffman import decode_huffman
 from escrowmq.protocol.http2.static_table import STATIC_TABLE
 from escrowmq.protocol.http2.violations import Http2Error, Http2Violation
 
@@ -36,17 +36,14 @@ def test_the_static_table_is_the_standards() -> None:
 
 
 @given(st.binary(max_size=400))
-def test_a_huffman_string_is_what_the_reference_makes(text: bytes) -> None:
-    packed = encode_huffman(text)
-    assert packed == REFERENCE.encode(text)
-    assert decode_huffman(packed) == text
+def test_a_huffman_string_of_the_reference_is_read(text: bytes) -> None:
+    assert decode_huffman(REFERENCE.encode(text)) == text
 
 
 def test_every_symbol_has_its_code() -> None:
     for symbol in range(256):
         text = bytes((symbol,)) * 3
-        assert encode_huffman(text) == REFERENCE.encode(text)
-        assert decode_huffman(encode_huffman(text)) == text
+        assert decode_huffman(REFERENCE.encode(text)) == text
 
 
 @pytest.mark.parametrize(
@@ -66,7 +63,7 @@ def test_a_huffman_string_must_end_properly(packed: bytes) -> None:
 def test_remembered_steps_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huffman, "STEPS_MAX", 10)
     text = bytes(range(256)) * 4
-    assert decode_huffman(encode_huffman(text)) == text
+    assert decode_huffman(REFERENCE.encode(text)) == text
     assert len(huffman._steps) <= 10
 
 
@@ -160,5 +157,5 @@ def test_a_list_without_end_is_not_decoded_to_its_end() -> None:
 def test_remembered_strings_are_limited() -> None:
     for number in range(10_000):
         text = b"%d" % number
-        packed = encode_huffman(text)
+        packed = REFERENCE.encode(text)
         assert decode_string(bytes((0x80 | len(packed),)) + packed) == text

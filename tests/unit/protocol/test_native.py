@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from escrowmq.protocol.native.headers import HoldHeader, ListTransactionsHeader, PagedHeader
+from escrowmq.protocol.native.headers import (
+    HoldHeader,
+    ListTransactionsHeader,
+    PagedAnswer,
+    PagedHeader,
+)
 from escrowmq.protocol.native.operator_headers import DecideByHandHeader
 from escrowmq.protocol.native.requests import (
     FIRST_CODE,
@@ -50,8 +55,9 @@ def test_rows_have_a_limit(request_: NativeRequest) -> None:
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=name)
 def test_a_request_that_is_answered_in_pages_takes_a_cursor(request_: NativeRequest) -> None:
-    assert request_.is_paged == issubclass(request_.header, PagedHeader)
-    assert not (request_.is_paged and request_.changes)
+    is_paged = issubclass(request_.answer, PagedAnswer)
+    assert is_paged == issubclass(request_.header, PagedHeader)
+    assert not (is_paged and request_.changes)
 
 
 @pytest.mark.parametrize(

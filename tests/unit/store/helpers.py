@@ -16,6 +16,7 @@ from escrowmq.store.config import StoreConfig
 from escrowmq.store.reading.reader import ReadStatus, StoreReader
 from escrowmq.store.recovery.recovery import open_store
 from escrowmq.store.retention.retention import retain
+from escrowmq.store.table.state_table import StateTable
 from escrowmq.testing.clock import ManualClock
 from escrowmq.testing.faulty_disk import FaultyDisk
 from escrowmq.testing.survivors import Survivors, nothing_survives
@@ -302,6 +303,13 @@ class Driver:
 def is_half_decided(half: Half) -> bool:
     """Whether it is a decided half message; scheduled messages have no decision."""
     return half.state in DECIDED and half.origin != 2**32 - 1
+
+
+def releasable(table: StateTable, now_ms: int, limit: int) -> list[int]:
+    """Committed rows whose time to become visible has come, sorted by time."""
+    while table.releases.sort_one(now_ms):
+        pass
+    return table.releases.first(now_ms, limit)
 
 
 def faulty(driver: Driver) -> FaultyDisk:

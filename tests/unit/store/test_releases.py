@@ -12,7 +12,7 @@ from escrowmq.store.table.chunk import Chunk
 from escrowmq.transaction.commands import CarryAlone, Release
 from escrowmq.transaction.records import NEVER, UNNUMBERED
 from escrowmq.transaction.states import State
-from tests.unit.store.helpers import HOUR, MINUTE, SECOND, T0, Driver, message
+from tests.unit.store.helpers import HOUR, MINUTE, SECOND, T0, Driver, message, releasable
 
 
 def wait(driver: Driver, *after_ms: int) -> None:
@@ -23,7 +23,7 @@ def wait(driver: Driver, *after_ms: int) -> None:
 
 def released(driver: Driver, limit: int) -> list[str]:
     """Release everything due, at most `limit` at a time; return the visible bodies in order."""
-    while rows := driver.store.table.releasable(driver.clock.now_ms(), limit):
+    while rows := releasable(driver.store.table, driver.clock.now_ms(), limit):
         assert len(rows) <= limit
         driver.do(Release(half_offsets=tuple(rows)))
     return driver.bodies()
@@ -60,7 +60,7 @@ def test_survivors_and_chunks_leave_in_one_order() -> None:
     assert list(driver.store.table.survivors.rows) == [0, 8]
     wait(driver, 4 * HOUR, 2 * HOUR, HOUR)
     driver.clock.advance(ms=5 * HOUR)
-    assert driver.store.table.releasable(driver.clock.now_ms(), 2) == [8, 18]
+    assert releasable(driver.store.table, driver.clock.now_ms(), 2) == [8, 18]
     hours = [HOUR, HOUR, 2 * HOUR, 3 * HOUR, 4 * HOUR]
     assert released(driver, 2) == [str(after) for after in hours]
 
@@ -69,7 +69,7 @@ def test_messages_that_come_due_during_a_release_take_their_place_in_the_order()
     driver = Driver(chunk_rows=8)
     wait(driver, *(SECOND * number for number in range(1, 13)))
     driver.clock.advance(ms=8 * SECOND)
-    first = driver.store.table.releasable(driver.clock.now_ms(), 4)
+    first = releasable(driver.store.table, driver.clock.now_ms(), 4)
     driver.do(Release(half_offsets=tuple(first)))
     # The sorted chunks hold later times than these.
     wait(driver, 8 * SECOND + 1, 8 * SECOND + 500)
@@ -84,9 +84,9 @@ def test_a_crash_between_two_slices_keeps_the_order() -> None:
     times = [rng.randrange(1, 40) for _ in range(40)]
     wait(driver, *times)
     driver.clock.advance(ms=MINUTE)
-    driver.do(Release(half_offsets=tuple(driver.store.table.releasable(T0 + MINUTE, 11))))
+    driver.do(Release(half_offsets=tuple(releasable(driver.store.table, T0 + MINUTE, 11))))
     assert released(driver.crashed(), 5) == list(map(str, sorted(times)))
-    driver.do(Release(half_offsets=tuple(driver.store.table.releasable(T0 + MINUTE, 11))))
+    driver.do(Release(half_offsets=tuple(releasable(driver.store.table, T0 + MINUTE, 11))))
     assert released(driver.closed_and_opened(), 5) == list(map(str, sorted(times)))
 
 
@@ -177,7 +177,7 @@ def test_messages_that_came_alone_are_copied_in_one_frame() -> None:
     driver.commit(5)
     driver.clock.advance(ms=3 * HOUR)
     driver.append(message("now"))
-    rows = tuple(driver.store.table.releasable(driver.clock.now_ms(), 9))
+    rows = tuple(releasable(driver.store.table, driver.clock.now_ms(), 9))
     decision = driver.do(Release(half_offsets=rows))
     assert decision.carries == (5,)
     assert [half.half_offset for half in decision.carries_alone] == [0, 1, 2, 3, 4]

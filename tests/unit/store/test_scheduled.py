@@ -7,7 +7,7 @@ import pytest
 from escrowmq.model.resolution import Resolution
 from escrowmq.transaction.commands import Append, End, Release
 from escrowmq.transaction.records import NEVER
-from tests.unit.store.helpers import HOUR, MINUTE, SECOND, T0, Driver, message
+from tests.unit.store.helpers import HOUR, MINUTE, SECOND, T0, Driver, message, releasable
 
 
 def scheduled(driver: Driver, *after_ms: int) -> list[int]:
@@ -173,11 +173,11 @@ def test_undecided_transactions_that_are_due_do_not_stand_in_the_way_of_a_releas
         driver.hold(f"t{number}")
     driver.append(message("later", deliver_at_ms=driver.clock.now_ms() + MINUTE))
     table = driver.store.table
-    assert table.releasable(driver.clock.now_ms(), 3) == []
+    assert releasable(table, driver.clock.now_ms(), 3) == []
     driver.clock.advance(ms=HOUR)
     now_ms = driver.clock.now_ms()
     assert len(table.due(now_ms, 3)) == 3
-    assert table.releasable(now_ms, 3) == [15]
+    assert releasable(table, now_ms, 3) == [15]
 
 
 def test_a_row_that_outlives_its_chunk_is_released_too() -> None:
@@ -192,8 +192,8 @@ def test_a_row_that_outlives_its_chunk_is_released_too() -> None:
     assert list(table.survivors.rows) == [0]
     driver.append(message("soon", deliver_at_ms=driver.clock.now_ms() + HOUR))
     driver.clock.advance(ms=2 * HOUR)
-    assert table.releasable(driver.clock.now_ms(), 9) == [0, 16]
-    assert table.releasable(driver.clock.now_ms(), 1) == [0]
+    assert releasable(table, driver.clock.now_ms(), 9) == [0, 16]
+    assert releasable(table, driver.clock.now_ms(), 1) == [0]
 
 
 def test_undecided_transactions_are_not_looked_at_again_and_again_for_a_release() -> None:
@@ -206,7 +206,7 @@ def test_undecided_transactions_are_not_looked_at_again_and_again_for_a_release(
     driver.release()
     table, now_ms = driver.store.table, driver.clock.now_ms()
     assert table.due(now_ms, 9) == [2]
-    assert table.releasable(now_ms, 9) == []
+    assert releasable(table, now_ms, 9) == []
     assert table.chunks[0].release_from_ms == later_ms
     assert driver.closed_and_opened().store.table.chunks[0].release_from_ms == later_ms
 
@@ -220,9 +220,9 @@ def test_a_row_that_outlives_its_chunk_is_examined_when_it_is_due() -> None:
     driver.append(message("time passes"))
     driver.store.checkpoint()
     assert list(driver.store.table.survivors.rows) == [0]
-    assert driver.store.table.releasable(T0 + HOUR - 1, 9) == []
-    assert driver.store.table.releasable(T0 + HOUR, 9) == [0]
+    assert releasable(driver.store.table, T0 + HOUR - 1, 9) == []
+    assert releasable(driver.store.table, T0 + HOUR, 9) == [0]
     driver.clock.advance(ms=2 * HOUR)
     driver.release()
     assert driver.bodies() == ["time passes", "much later"]
-    assert driver.store.table.releasable(driver.clock.now_ms(), 9) == []
+    assert releasable(driver.store.table, driver.clock.now_ms(), 9) == []

@@ -76,21 +76,3 @@ _REMARKS = {
     "acked": "for this group; another group may not have read it yet",
     "deleted": "its retention is over; a pending message is carried forward and stays",
 }
-
-
-def life_cycle_table() -> str:
-    """Return the table of the reference page."""
-    rows = [
-        "| RocketMQ's name | Transaction | For consumers | Group's progress | Stored | Remark |",
-        "|---|---|---|---|---|---|",
-    ]
-    for stage in LIFE_CYCLE:
-        states = " or ".join(
-            f"`{one.label}`" if one is not None else "none" for one in stage.states
-        )
-        stored = "yes" if stage.is_stored else "no"
-        rows.append(
-            f"| {stage.name} | {states} | {stage.place} | {stage.progress} | {stored} "
-            f"| {stage.remark} |"
-        )
-    return "\n".join(rows)

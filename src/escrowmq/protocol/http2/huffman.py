@@ -57,8 +57,7 @@ def _codes() -> Iterator[tuple[int, int, int]]:
     yield _END_OF_STRING, code, _END_BITS
 
 
-_CODES = {symbol: (code, bits) for symbol, code, bits in _codes()}
-_SYMBOLS = {1 << bits | code: symbol for symbol, (code, bits) in _CODES.items()}
+_SYMBOLS = {1 << bits | code: symbol for symbol, code, bits in _codes()}
 _steps: dict[int, tuple[int, bytes]] = {}
 
 
@@ -93,14 +92,3 @@ def _make_step(state: int, byte: int) -> tuple[int, bytes]:
         _steps.clear()
     step = _steps[state | byte] = partial << 8, bytes(found)
     return step
-
-
-def encode_huffman(data: bytes) -> bytes:
-    """Return the string as Huffman codes, padded with ones to whole bytes."""
-    value = bits_sum = 0
-    for symbol in data:
-        code, bits = _CODES[symbol]
-        value = value << bits | code
-        bits_sum += bits
-    padding = -bits_sum % 8
-    return (value << padding | (1 << padding) - 1).to_bytes((bits_sum + padding) // 8)

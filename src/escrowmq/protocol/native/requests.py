@@ -62,11 +62,6 @@ class NativeRequest(msgspec.Struct, frozen=True):
     #: Whether the request changes anything. If so, a lost answer leaves its outcome unknown.
     changes: bool = False
 
-    @property
-    def is_paged(self) -> bool:
-        """Whether an answer may have a cursor."""
-        return issubclass(self.answer, headers.PagedAnswer)
-
 
 #: A request that changes something.
 _change = partial(NativeRequest, changes=True)

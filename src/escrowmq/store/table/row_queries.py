@@ -150,12 +150,6 @@ class RowQueries(RowPlaces):
             rows.extend(chunk.due(now_ms, limit - len(rows)))
         return rows[:limit]
 
-    def releasable(self, now_ms: int, limit: int) -> list[int]:
-        """Return committed rows whose time to become visible has come, sorted by time."""
-        while self.releases.sort_one(now_ms):
-            pass
-        return self.releases.first(now_ms, limit)
-
     def origins_needed(self, origins: set[int]) -> set[int]:
         """Return those of these origins that still have a needed row."""
         kept = self.kept_rows()
