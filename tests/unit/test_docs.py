@@ -279,7 +279,7 @@ def test_the_errors_page_lists_exactly_the_errors_that_are_raised() -> None:
 DOCUMENTS = ("group", "setting", "topic")
 #: Error codes that are built from parts, and their possible values.
 FAMILIES = {
-    "f'already_{half.state.label}'": ["already_committed", "already_parked", "already_rolled_back"],
+    "already(half.state.label)": ["already_committed", "already_parked", "already_rolled_back"],
     "f'{table}_limit'": [f"{kind}s_limit" for kind in DOCUMENTS],
     "f'bad_{what}'": [f"bad_{kind}" for kind in DOCUMENTS],
     "f'{what}_too_large'": [f"{kind}_too_large" for kind in DOCUMENTS],

@@ -15,6 +15,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from escrowmq.model.errors import RequestRefused
+from escrowmq.model.refused_states import already
 from escrowmq.model.topic_names import DLQ_PREFIX, RETRY_PREFIX
 from escrowmq.protocol.message.properties import (
     DELAYS,
@@ -48,7 +49,8 @@ LETTERS_MAX = 64
 BYTES_MAX = 8 * 1024 * 1024
 
 _UNKNOWN = ("transaction_unknown", "no_such_half_message")
-_COMMITTED = "already_committed"
+#: The state of a transaction that has sent its letter.
+_COMMITTED = "committed"
 SENT = frozenset({"sent", "sent before"})
 """Outcomes of letters that were not refused."""
 #: Properties that applied only to the first delivery.
@@ -110,7 +112,7 @@ def was_sent(calls: NativeCalls, letter: MessageRow) -> bool:
         if refused.code in _UNKNOWN:
             return False
         raise
-    return bool(told.state == "committed")
+    return bool(told.state == _COMMITTED)
 
 
 def redrive(
@@ -168,7 +170,7 @@ def _redrive(
         if one.half_offset is not None:
             (end,) = islice(ends, 1)
             refused, detail = end.refused, end.detail
-        outcome = "sent before" if refused == _COMMITTED else refused or "sent"
+        outcome = "sent before" if refused == already(_COMMITTED) else refused or "sent"
         yield RedrivenLetter(letter.message_id, row.topic, outcome, detail or "")
 
 

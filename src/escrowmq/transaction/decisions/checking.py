@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from escrowmq.model.refused_states import already
 from escrowmq.model.resolution import Resolution
 from escrowmq.model.sink_attempt import GROUP_PREFIX
 from escrowmq.model.verdict_outcome import VerdictOutcome
@@ -49,7 +50,7 @@ def park(core: Transactions, command: Park, half: Half, _now_ms: int) -> Decisio
     """Park an undecided transaction: stop its back-checks."""
     if half.state is not State.PREPARED:
         return refuse(
-            f"already_{half.state.label}",
+            already(half.state.label),
             "only an undecided transaction can be parked",
             half_offset=command.half_offset,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from escrowmq.model.errors import RequestRefused
+from escrowmq.model.refused_states import already
 from escrowmq.model.resolution import Resolution
 from escrowmq.model.sink_attempt import GROUP_PREFIX, parse_attempt, parse_part
 from escrowmq.transaction.commands import Decision, End, EndReply
@@ -123,7 +124,7 @@ def answer_again(core: Transactions, half: Half, *, repeated: bool) -> Decision:
     if repeated:
         return Decision(reply=stands)
     refused = RequestRefused(
-        f"already_{half.state.label}",
+        already(half.state.label),
         "the first decision stands",
         half_offset=named,
         by=by,

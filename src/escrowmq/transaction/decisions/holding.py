@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from escrowmq.model.refused_states import already
 from escrowmq.transaction.commands import Append, Decision, HoldReply, Prepare
 from escrowmq.transaction.decisions.answers import refuse
 from escrowmq.transaction.decisions.assigning import give_each
@@ -151,7 +152,7 @@ def join(core: Transactions, head: int, command: Prepare) -> Decision | None:
     if half.state in _DECIDED:
         by, at_ms = core.table.decided_by(half)
         return refuse(
-            f"already_{half.state.label}",
+            already(half.state.label),
             "begin a new transaction",
             transaction_id=command.transaction_id,
             half_offset=head,
