@@ -72,7 +72,7 @@ def test_a_class_name_has_one_meaning() -> None:
     folders: dict[str, set[str]] = defaultdict(set)
     for path in modules("src"):
         for node in parse(path).body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            if isinstance(node, ast.ClassDef):
                 folders[node.name].add(relative(path.parent))
     repeated = {name: sorted(found) for name, found in folders.items() if len(found) > 1}
     unexplained = {

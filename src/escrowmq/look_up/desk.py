@@ -45,7 +45,7 @@ log = event_log(__name__)
 
 
 @dataclass(slots=True, eq=False)
-class _Waiting:
+class _LookUpJob:
     """A look-up without an answer."""
 
     request: LookUpRequest
@@ -58,9 +58,9 @@ class _Waiting:
 class _Lane:
     """The look-ups in one ledger. A lane exists while its thread runs."""
 
-    waiting: deque[_Waiting] = field(default_factory=deque)
+    waiting: deque[_LookUpJob] = field(default_factory=deque)
     #: The look-up that the thread works on.
-    current: _Waiting | None = None
+    current: _LookUpJob | None = None
 
 
 class LookUpDesk:
@@ -80,7 +80,7 @@ class LookUpDesk:
         #: By ledger UUID.
         self._lanes: dict[str, _Lane] = {}
         #: By number.
-        self._waiting: dict[int, _Waiting] = {}
+        self._waiting: dict[int, _LookUpJob] = {}
         threading.Thread(target=self._probe, name="escrowmq-probe", daemon=True).start()
 
     def take(self, call: Probe | LookUpRequest) -> None:
@@ -133,7 +133,7 @@ class LookUpDesk:
     # Look-ups.
 
     def _take_look_up(self, request: LookUpRequest) -> None:
-        one = _Waiting(request, time.monotonic() + request.wait_ms / 1_000)
+        one = _LookUpJob(request, time.monotonic() + request.wait_ms / 1_000)
         with self._lock:
             if len(self._waiting) >= REQUESTS_MAX or request.number in self._waiting:
                 raise _too_many()
@@ -142,7 +142,7 @@ class LookUpDesk:
         if reason:
             self._answer_all(one, reason)
 
-    def _queue(self, one: _Waiting) -> str:
+    def _queue(self, one: _LookUpJob) -> str:
         """Give a look-up to its ledger's thread; return why that is impossible, or nothing."""
         ledger_uuid = one.request.ledger_uuid
         lane = self._lanes.get(ledger_uuid)
@@ -175,7 +175,7 @@ class LookUpDesk:
             else:
                 self._look_up(one)
 
-    def _look_up(self, one: _Waiting) -> None:
+    def _look_up(self, one: _LookUpJob) -> None:
         request = one.request
         try:
             self._has_probed.wait(WAIT_S + GRACE_S)
@@ -197,12 +197,12 @@ class LookUpDesk:
 
     # Answers.
 
-    def _answer_all(self, one: _Waiting, reason: str, text: str = "") -> None:
+    def _answer_all(self, one: _LookUpJob, reason: str, text: str = "") -> None:
         """Answer that nothing is known."""
         unknown = LedgerAnswer(LedgerOutcome.UNKNOWN, reason)
         self._answer(one, [unknown] * one.request.rows, reason, text)
 
-    def _answer(self, one: _Waiting, found: list[LedgerAnswer], error: str, text: str) -> None:
+    def _answer(self, one: _LookUpJob, found: list[LedgerAnswer], error: str, text: str) -> None:
         """Answer, unless an abandoned thread comes too late."""
         number = one.request.number
         with self._lock:

@@ -38,7 +38,9 @@ REST = 30
 
 
 @dataclass(slots=True, eq=False)
-class _Waiting:
+class _LongWait:
+    """An AWAIT_DUE without an answer."""
+
     call: Call[AwaitDueHeader]
     #: End of the wait, on the event loop's clock.
     until: float
@@ -57,7 +59,7 @@ class Awaiting:
         self._dues = Dues(store.table, store.core.names)
         self._loop = asyncio.get_running_loop()
         #: In order of arrival.
-        self._waiting: dict[_Waiting, None] = {}
+        self._waiting: dict[_LongWait, None] = {}
         self._is_looking = False
         self._rests_until = 0.0
         #: Durable end of the log at the last news about batches; the broker's start counts as news.
@@ -76,7 +78,7 @@ class Awaiting:
         wait_ms = min(call.header.wait_ms, WAIT_MS_MAX)
         if len(self._waiting) >= WAITING_MAX:
             wait_ms = 0
-        self._waiting[_Waiting(call, self._loop.time() + wait_ms / 1_000)] = None
+        self._waiting[_LongWait(call, self._loop.time() + wait_ms / 1_000)] = None
         call.request.has_waited = True
         call.request.connection.owe()
         self._look_soon()
@@ -140,7 +142,7 @@ class Awaiting:
             if one.until <= now or checks.newest_due_at_ms > one.call.header.since_ms:
                 self._answer(one, checks)
 
-    def _answer(self, one: _Waiting, checks: Checks) -> None:
+    def _answer(self, one: _LongWait, checks: Checks) -> None:
         self._end(one)
         next_due_at_ms = checks.next_due_at_ms
         answer = partial(
@@ -155,7 +157,7 @@ class Awaiting:
         )
         guarded(one.call.request.decline, answer)
 
-    def _end(self, one: _Waiting) -> None:
+    def _end(self, one: _LongWait) -> None:
         del self._waiting[one]
         one.call.request.connection.answered()
 

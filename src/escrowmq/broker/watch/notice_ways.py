@@ -24,7 +24,7 @@ def post(url: str, body: bytes, headers: Mapping[str, str], timeout_s: float) ->
         url, data=body, method="POST", headers=dict(headers)
     )
     cut = _Cut()
-    opener = urllib.request.build_opener(_Watched(cut), _NoRedirect())
+    opener = urllib.request.build_opener(_CutHandler(cut), _NoRedirect())
     timer = threading.Timer(timeout_s, cut.now)
     timer.daemon = True
     timer.start()
@@ -73,7 +73,7 @@ class _Cut:
                 socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
 
-class _Watched(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
+class _CutHandler(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
     """Opens connections that a deadline can cut."""
 
     def __init__(self, cut: _Cut) -> None:

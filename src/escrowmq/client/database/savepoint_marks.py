@@ -93,7 +93,7 @@ class SoonMarks:
             self._connection._execute = self._before_aiosqlite  # noqa: SLF001
         elif self._method == "_protocol" and self._protocol is None:
             self._protocol = self._connection._protocol  # noqa: SLF001
-            self._connection._protocol = _Watched(  # noqa: SLF001
+            self._connection._protocol = _WatchedProtocol(  # noqa: SLF001
                 self._protocol, self._before_asyncpg
             )
 
@@ -102,7 +102,7 @@ class SoonMarks:
         taken, self._numbers = self._numbers, []
         if self._method == "_protocol":
             # A broken connection has no protocol any more.
-            if isinstance(self._connection._protocol, _Watched):  # noqa: SLF001
+            if isinstance(self._connection._protocol, _WatchedProtocol):  # noqa: SLF001
                 self._connection._protocol = self._protocol  # noqa: SLF001
             self._protocol = None
         elif self._method:
@@ -202,7 +202,7 @@ _ASYNCPG_REQUESTS = frozenset(
 )
 
 
-class _Watched:
+class _WatchedProtocol:
     """Proxy for an asyncpg connection's protocol, whose methods cannot be replaced."""
 
     def __init__(self, protocol: Any, before: Callable[[Any], Awaitable[None]]) -> None:  # noqa: ANN401
