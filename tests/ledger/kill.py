@@ -190,7 +190,10 @@ def is_in(point: str) -> bool:
 
 
 def points_of(way: str) -> list[str]:
-    """Return the points where a block of this kind can die; a caller's COMMIT is not our step."""
+    """Return the points where a block of this kind can die.
+
+    With `caller`, the test runs COMMIT, so those points are left out.
+    """
     return [point for point in POINTS if way != "caller" or "COMMIT" not in point]
 
 

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 MINUTE_MS = 60_000
 
-#: The lie -> what the audit finds: the finding, its kind, and the name in its case.
-LIES = {
+#: Planted error -> the finding, its kind, and the transaction that the audit must report.
+PLANTED = {
     "the lake lost a message": (FindingName.LAKE_MESSAGE_MISSING, Breach.LOST, "lake-lost"),
     "the lake has a message twice": (
         FindingName.LAKE_MESSAGE_DOUBLED,
@@ -145,12 +145,12 @@ def _names(case: Case, what: str) -> bool:
     return case.transaction_id == what or what in case.detail
 
 
-@pytest.mark.parametrize("lie", LIES)
+@pytest.mark.parametrize("planted", PLANTED)
 def test_each_lie_is_found_with_its_kind_and_what_it_is_about(
-    lied: tuple[Shop, AuditReport], lie: str
+    lied: tuple[Shop, AuditReport], planted: str
 ) -> None:
     _, report = lied
-    finding, kind, what = LIES[lie]
+    finding, kind, what = PLANTED[planted]
     (found,) = [one for one in report.findings if one.name is finding]
     assert (found.kind, found.total) == (kind, 1)
     assert _names(found.cases[0], what), found.cases
@@ -158,7 +158,7 @@ def test_each_lie_is_found_with_its_kind_and_what_it_is_about(
 
 def test_nothing_else_is_found(lied: tuple[Shop, AuditReport]) -> None:
     _, report = lied
-    assert {one.name for one in report.findings} == {finding for finding, _, _ in LIES.values()}
+    assert {one.name for one in report.findings} == {finding for finding, _, _ in PLANTED.values()}
 
 
 def test_everything_was_compared(lied: tuple[Shop, AuditReport]) -> None:

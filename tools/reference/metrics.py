@@ -40,9 +40,9 @@ Written by `make docs` from the code; edit `broker/pages/metric_table.py` instea
 What to watch, and how, is on the page about [watching a broker](../operate/watching.md); the
 [pipeline](../operate/pipeline.md) has a page of its own.
 
-- Numbers count from the start of the process, and what must be durable only when it is. What never
-  happened is not on the page, but for decisions, answers and verdicts, which begin with 0.
-- A metric has at most {LINES_MAX:,} lines. What is left out is in `escrowmq_lines_left_out`.
+- Counters start at 0 with the process. A counter of durable work grows once the work is durable. A
+  label appears with its first event; decisions, answers and verdicts appear from the start.
+- A metric has at most {LINES_MAX:,} lines. `escrowmq_lines_left_out` counts the lines beyond that.
 - Messages that are given out are counted for {OUT_MAX:,} pairs of topic and group; the others share
   `{OTHERS}`.
 - Lags are looked up when the page is asked for, over at most {OFFSETS_MAX:,} offsets, for the

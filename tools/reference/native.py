@@ -23,9 +23,8 @@ _HEAD = f"""\
 
 Written by `make docs` from the code; edit `protocol/native/requests.py` and what it names instead.
 
-What RocketMQ's protocol has no words for goes over the broker's port in the same frames, under
-codes from {FIRST_CODE} to {LAST_CODE}. Fields are in the header, as text under the names given
-here; rows are in the body.
+Requests that RocketMQ's protocol lacks use the same port and frames, with codes {FIRST_CODE} to
+{LAST_CODE}. Fields are in the header, as text under the names given here; rows are in the body.
 
 - **Two forms.** The field `form` says how rows travel, both ways. `msgpack`: a MessagePack array of
   rows, each an array in the order of the columns. `arrow`: an Arrow IPC stream, not compressed,
@@ -40,7 +39,7 @@ here; rows are in the body.
 - **Refusals** have the error's [code](errors.md) and class in their fields, and its text in the
   remark.
 
-Which fields and columns there are, for each request, is below; those that all have are here.
+This section lists the fields that every request has. Each request's own fields follow.
 """
 _TYPES = {
     inspect.StrType: "text",

@@ -122,7 +122,7 @@ def _row(
     setting_value: Value | None = None,
     reason: str,
 ) -> ImportedKeyShape:
-    # Of a key that has no setting, even the value may be a secret.
+    # Do not print the value of an unknown key: it may be a secret.
     is_shown = outcome in (ImportOutcome.MAPPED, ImportOutcome.REFUSED)
     return ImportedKeyShape(
         line=one.line,

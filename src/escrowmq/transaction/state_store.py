@@ -87,7 +87,7 @@ class StateBatch(msgspec.Struct, frozen=True, kw_only=True):
 
     #: Rows that the state store does not have; some may be decided already.
     appended: Numbers
-    #: Rows that it has as undecided, and that are decided now.
+    #: Rows that are undecided in the state store and were decided since.
     decided: Numbers
     #: Undecided rows whose checks changed, or that were parked or resumed.
     checked: Numbers

@@ -80,7 +80,7 @@ def test_a_process_that_breaks_the_protocol_is_killed(
         process = LookUpProcess((sys.executable, "-c", program), {}, PATIENT)
         await process.start()
         errors: list[Unavailable] = []
-        # An answer that is right may come before one that is not.
+        # A valid answer may arrive before the invalid one.
         while not errors:
             try:
                 await process.known()

@@ -205,9 +205,9 @@ class BrokerStatus(msgspec.Struct, frozen=True, kw_only=True):
     pop_in_flight: int
     #: Notices of alerts: `off` or `on`.
     alerts: str
-    #: Firing alerts for which a notice was sent, separated by commas; notices since the start, and
-    #: why the last one failed (empty: it did not).
+    #: Firing alerts with a notice sent, separated by commas.
     alerts_firing: str
+    #: Notices since the start, and the last failure; empty if there was none.
     alerts_sent: int
     alerts_failed: int
     alerts_dropped: int

@@ -94,7 +94,7 @@ class QueueFlights:
         rows = slice(self._first, self._first + self.next - self.base)
         found = np.flatnonzero(self._visible_at[rows] <= now_ms)[:count_max]
         if not len(found):
-            # What was due is done: note when the next one is, and search no more before.
+            # No message is due: find the next due time, and do not search before it.
             self._find_due()
         return [self.base + at for at in found.tolist()]
 

@@ -100,7 +100,7 @@ def read_receipt(group: str, topic: str, text: str) -> Receipt:
 class AckOutcome(StrEnum):
     """How one acknowledgement ended."""
 
-    #: The message will not come again; also if it was acknowledged before.
+    #: The message is acknowledged now, or was before, and will not be delivered again.
     ACKNOWLEDGED = "acknowledged"
     #: The message was delivered again since, or the broker restarted, or the receipt is forged.
     STALE = "stale"

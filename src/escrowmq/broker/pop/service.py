@@ -257,7 +257,7 @@ class PopService:
             flights.take_skipped()
             flights.finish(offset)
         if any(flights.is_fifo for flights, _ in in_flight):
-            # What was held back behind these may follow now.
+            # Messages held back behind these in a FIFO queue may now be delivered.
             names = self.store.core.names
             self.polls.grown([(one.topic, one.queue_id) for one in map(names.named, offsets)])
 

@@ -1,8 +1,9 @@
 """Runs retention while clients are served, in short steps.
 
-The store defines the steps (``retirement.py``); this module does them. What is carried forward goes
-through the writer like everything else. Work that waits for the disk goes to another thread. After
-each slice other work gets its turn, so retention takes only a part of the event loop's time.
+The store defines the steps (``retirement.py``); this module does them. Messages that are carried
+forward go through the writer like everything else. Work that waits for the disk goes to another
+thread. After each slice other work gets its turn, so retention takes only a part of the event
+loop's time.
 
 Only this module tells retention the time, and whether it may delete.
 """

@@ -12,7 +12,7 @@ from escrowmq.transaction.rules import HalfFacts, LabelT, Table
 def label_column(half: HalfFacts, policy: CheckPolicy, table: Table[LabelT]) -> Column:
     """Return the label of the first rule that holds for each half; the Column version of ``label``.
 
-    There is no ``otherwise``. Where no rule holds, the facts are broken, and the NULL shows it.
+    There is no ``otherwise``. If no rule holds, the facts are invalid, and the label is NULL.
     """
     # when() without otherwise() gives NULL where its rule does not hold, so the first value that is
     # not NULL belongs to the first rule that holds.

@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class GrpcCode(IntEnum):
-    """What a request came to; the gRPC status itself stays 0."""
+    """Result code inside the response; the gRPC status itself stays 0."""
 
     CODE_UNSPECIFIED = 0
     OK = 20_000

@@ -5,8 +5,8 @@ verified one by one, like all frames. Then numpy extracts their fields, and only
 Python objects. Lone records that are not wanted are skipped by the length in their heads, without
 being verified. All other records are decoded one by one.
 
-Where a frame should start and none does, or a frame does not hold what was written, the log is
-damaged. Only the sweep over the range in which the damage starts reports it.
+The log is damaged if no frame begins at an expected offset, or if a frame's bytes have changed.
+Only the sweep over the range in which the damage starts reports it.
 """
 
 from __future__ import annotations

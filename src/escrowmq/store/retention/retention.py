@@ -31,7 +31,7 @@ def removable_below(store: Store, now_ms: int) -> int:
     """Return the log offset below which everything may be deleted: a segment's start."""
     below = max(expired_below(store, now_ms), crowded_below(store))
     if store.follower is not None:
-        # What the state store has not seen must stay readable.
+        # Do not delete log that the state store has not read.
         followed = [
             one.start for one in store.log.segments if one.start <= store.follower.log_offset
         ]
