@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from escrowmq.broker.checks import rounds
+from escrowmq.broker.checks import checking, rounds
 from escrowmq.broker.server import Server
 from escrowmq.broker.write import pace
 from escrowmq.protocol.message.message_views import PARKED_TOPIC
@@ -311,6 +311,41 @@ async def test_a_long_round_leads_within_its_limit(tmp_path: Path) -> None:
             assert await beat(peer, round_running_ms=running_ms) == "pipeline"
             await after(server, 10_000)
         assert await beat(peer, round_running_ms=600_000) == "broker"
+
+
+async def test_rounds_that_hang_and_fail_one_after_another_lose_the_lead(tmp_path: Path) -> None:
+    """Each of them is within its limit."""
+    async with serving(tmp_path, **AUTO) as server:
+        peer = await producer(server, "p")
+        await peer.ask(SEND, half("t1"), b"paid")
+        await beat(peer, round_running_ms=0)
+        await after(server, POLICY.check_after_ms)
+        told = []
+        for _ in range(3):
+            for running_ms in range(0, 590_000, 10_000):
+                told.append(await beat(peer, round_running_ms=running_ms))
+                await after(server, 10_000)
+        patience_ms = 2 * POLICY.check_interval_ms
+        assert told.index("broker") == (patience_ms + 600_000) // 10_000 + 1
+        assert "pipeline" not in told[told.index("broker") :]
+        await check(peer)
+        assert await beat(peer, round_ended_ago_ms=0) == "pipeline"
+
+
+async def test_a_backlog_of_some_groups_leaves_room_for_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checking, "ASKED_MAX", 8)
+    async with serving(tmp_path, policy={"checked_by": "broker"}) as server:
+        last = await producer(server, "p", group="z")
+        for group in ("a", "b", "c"):
+            await producer(server, group, group=group)
+            rows = [sent_in(f"{group}{number}") for number in range(20)]
+            await ask(last, NativeCode.HOLD_MANY, HoldManyHeader(producer_group=group), rows)
+        await hold(last, "t1", producer_group="z")
+        await after(server, POLICY.check_after_ms)
+        assert await was_asked(last)
+        assert server.broker.rounds.last.did["asked"] >= 7
 
 
 async def test_an_idle_pipeline_needs_no_rounds_to_lead(tmp_path: Path) -> None:
