@@ -1,9 +1,10 @@
 """The state stores compared in one run: transactions per second, scans, recovery, bytes, memory.
 
-    make bench NAME=state [ARGS="speed sql scan"]
+    make bench NAME=state [ARGS="speed sql scan base=CHECKOUT"]
 
 Prints one JSON object per figure. ``scan`` fills a store with 1,000,000 undecided transactions,
-which takes a minute; ``scan=100000`` takes fewer. ``sql`` and ``scan`` start a PostgreSQL server.
+which takes a minute; ``scan=100000`` takes fewer. A PostgreSQL server is started. ``base`` compares
+the table with that of another version, whose checkout it names; it runs only if it is asked for.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ FIGURES = {
 if __name__ == "__main__":
     for argument in sys.argv[1:] or FIGURES:
         name, _, size = argument.partition("=")
-        if size:
+        if name == "base":
+            state_speed.base(size)
+        elif size:
             state_scan.run(int(size))
         else:
             FIGURES[name]()

@@ -8,13 +8,13 @@ time that any one callback of the loop took, retention's or another's.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from bench.figures.callbacks import longest_callback
 from bench.figures.common import NOW_MS, held, message, opened, report, scratch
 from escrowmq.broker.write.retaining import Retaining
 from escrowmq.broker.write.writer import Writer
@@ -164,33 +164,3 @@ async def _end_some(writer: Writer, is_over: asyncio.Event, first: int) -> list[
             break
         await asyncio.sleep(PAUSE_S)
     return waited
-
-
-class Longest:
-    """The most CPU time that one callback of the loop took, and which callback it was."""
-
-    took_s = 0.0
-    callback = ""
-
-    def note(self, took_s: float, handle: asyncio.Handle) -> None:
-        """Keep this callback if it took longer than all before."""
-        if took_s > self.took_s:
-            self.took_s, self.callback = took_s, repr(handle).partition(" at 0x")[0]
-
-
-@contextlib.contextmanager
-def longest_callback() -> Iterator[Longest]:
-    """Time every callback by wrapping `Handle._run`, through which the loop calls them all."""
-    longest = Longest()
-    run_it = vars(asyncio.Handle)["_run"]
-
-    def timed(handle: asyncio.Handle) -> None:
-        began = time.thread_time()
-        run_it(handle)
-        longest.note(time.thread_time() - began, handle)
-
-    setattr(asyncio.Handle, "_run", timed)  # noqa: B010 - a private method, in a benchmark
-    try:
-        yield longest
-    finally:
-        setattr(asyncio.Handle, "_run", run_it)  # noqa: B010

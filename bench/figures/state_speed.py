@@ -7,11 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
 import threading
 import time
 from dataclasses import replace
+from functools import partial
+from itertools import product
 from pathlib import Path
 
+from bench.figures.callbacks import longest_callback
 from bench.figures.common import HOST, alternate, held, message, report, scratch
 from bench.figures.postgres import postgres_url
 from escrowmq.broker.write.writer import Writer
@@ -28,6 +33,7 @@ IN_FLIGHT = 256
 TRANSACTIONS = 8_000
 SINGLE = 64
 SINGLE_TRANSACTIONS = 6_000
+SPEED_RUNS = 5
 BULK = 20_000
 BULK_PART = 4_096
 
@@ -40,16 +46,49 @@ def opened_with(path: Path, kind: str, url: str = "") -> Store:
 
 
 def speed() -> None:
-    """Compare transactions on mapped files with those on the table."""
+    """Compare transactions on each state store with those on the table."""
+    with scratch() as path, postgres_url() as url:
+        numbers = iter(range(10**9))
+
+        def opened(kind: str) -> Store:
+            name = "sql" if kind == "sqlite" else kind
+            store_path = path / f"store-{next(numbers)}"
+            return opened_with(store_path, name, url if kind == "sql" else "")
+
+        def rate(kind: str, in_flight: int, _run: int = 0) -> float:
+            return asyncio.run(transactions_per_second(opened(kind), in_flight, TRANSACTIONS))
+
+        for kind, (in_flight, suffix) in product(
+            ("mapped", "sqlite", "sql"), ((IN_FLIGHT, ""), (SINGLE, "_64"))
+        ):
+            rates = (partial(rate, kind, in_flight), partial(rate, "table", in_flight))
+            mine, base, ratio = alternate(*rates, runs=SPEED_RUNS)
+            named = f"{kind}_over_table{suffix}_tx"
+            report(named, ratio, "x", per_second=mine, table_per_second=base, in_flight=in_flight)
+        for kind in ("table", "mapped", "sqlite", "sql"):
+            with longest_callback() as longest:
+                rate(kind, IN_FLIGHT)
+            turn_ms = longest.took_s * 1e3
+            report(f"{kind}_longest_turn_ms", turn_ms, "ms", callback=longest.callback)
+
+
+def base(checkout: str) -> None:
+    """Compare transactions on the table with those of another version's checkout."""
     with scratch() as path:
         numbers = iter(range(10**9))
 
-        def rate(kind: str) -> float:
-            store = opened_with(path / f"store-{next(numbers)}", kind)
-            return asyncio.run(transactions_per_second(store, IN_FLIGHT, TRANSACTIONS))
+        def rate(source: str) -> float:
+            data = path / f"store-{next(numbers)}"
+            data.mkdir()
+            command = [sys.executable, str(Path(__file__).with_name("state_base.py")), str(data)]
+            environment = {**os.environ, "PYTHONPATH": source}
+            told = subprocess.run(  # noqa: S603 - this program's own
+                command, env=environment, capture_output=True, text=True, check=True
+            )
+            return float(told.stdout)
 
-        mine, base, ratio = alternate(lambda _: rate("mapped"), lambda _: rate("table"))
-        report("mapped_over_table_tx", ratio, "x", per_second=mine, table_per_second=base)
+        mine, theirs, ratio = alternate(lambda _: rate("src"), lambda _: rate(f"{checkout}/src"))
+        report("table_tx_ratio", ratio, "x", per_second=mine, base_per_second=theirs)
 
 
 def sql() -> None:

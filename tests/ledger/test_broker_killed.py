@@ -84,7 +84,7 @@ def test_the_look_up_process_of_a_killed_broker_ends_and_nothing_is_decided_twic
             holder.execute("BEGIN EXCLUSIVE")
             for one in ids:
                 hold(calls, ledger, one)
-            wait_until(lambda: "looked_up" in calls.call(NativeCode.STATUS).header.round_did)
+            wait_until(lambda: "look_up_waits" in calls.call(NativeCode.STATUS).header.round_did)
             (child,) = children_of(broker)
             if state == "is stopped":
                 os.kill(child, signal.SIGSTOP)

@@ -12,35 +12,24 @@ from escrowmq.broker.server import Server
 from escrowmq.broker.write import pace
 from escrowmq.protocol.message.message_views import PARKED_TOPIC
 from escrowmq.protocol.message.stored_message import decode
-from escrowmq.protocol.native.headers import HoldManyHeader, StatusAnswer
+from escrowmq.protocol.native.headers import StatusAnswer
 from escrowmq.protocol.native.pipeline_headers import HeartbeatHeader
 from escrowmq.protocol.native.requests import NativeCode
 from escrowmq.protocol.native.rows import VerdictRow
-from escrowmq.protocol.remoting.bodies import encode_body
-from escrowmq.protocol.remoting.client_bodies import Heartbeat, ProducerMembership
-from escrowmq.protocol.remoting.codes import RequestCode
-from escrowmq.protocol.remoting.send_headers import CheckTransactionHeader
-from escrowmq.testing import ManualClock
-from escrowmq.transaction.commands import VerdictKind
 from escrowmq.transaction.policy import CheckPolicy
 from escrowmq.transaction.states import State
 from tests.unit.broker.asking import (
     answering,
     check,
-    header_of,
-    is_check,
-    obey,
     producer,
     row,
     was_asked,
 )
-from tests.unit.broker.native_peer import ask, hold, sent, sent_in
+from tests.unit.broker.native_peer import ask, hold, sent
 from tests.unit.broker.wire import (
     COMMIT,
     END,
-    ROLLBACK,
     SEND,
-    T0,
     UNKNOWN,
     Peer,
     clock_of,
@@ -67,12 +56,6 @@ async def status(server: Server) -> StatusAnswer:
     told = (await ask(peer, NativeCode.STATUS)).header
     assert isinstance(told, StatusAnswer)
     return told
-
-
-async def beat_as_producer(peer: Peer) -> None:
-    """Send a heartbeat; every check that was sent before has then arrived."""
-    said = Heartbeat(client_id="p", producers=(ProducerMembership(group="pay"),))
-    await peer.ask(RequestCode.HEART_BEAT, body=encode_body(said))
 
 
 async def beat(peer: Peer, **fields: Any) -> str:  # noqa: ANN401 - fields of the header
@@ -313,6 +296,25 @@ async def test_a_long_round_leads_within_its_limit(tmp_path: Path) -> None:
         assert await beat(peer, round_running_ms=600_000) == "broker"
 
 
+async def test_rounds_that_hang_and_fail_one_after_another_lose_the_lead(tmp_path: Path) -> None:
+    """Each of them is within its limit."""
+    async with serving(tmp_path, **AUTO) as server:
+        peer = await producer(server, "p")
+        await peer.ask(SEND, half("t1"), b"paid")
+        await beat(peer, round_running_ms=0)
+        await after(server, POLICY.check_after_ms)
+        told = []
+        for _ in range(3):
+            for running_ms in range(0, 590_000, 10_000):
+                told.append(await beat(peer, round_running_ms=running_ms))
+                await after(server, 10_000)
+        patience_ms = 2 * POLICY.check_interval_ms
+        assert told.index("broker") == (patience_ms + 600_000) // 10_000 + 1
+        assert "pipeline" not in told[told.index("broker") :]
+        await check(peer)
+        assert await beat(peer, round_ended_ago_ms=0) == "pipeline"
+
+
 async def test_an_idle_pipeline_needs_no_rounds_to_lead(tmp_path: Path) -> None:
     async with serving(tmp_path, **AUTO) as server:
         peer = await producer(server, "p")
@@ -328,62 +330,3 @@ async def test_heartbeats_of_many_pipelines_are_bounded(tmp_path: Path) -> None:
             header = HeartbeatHeader(pipeline=f"host/{number}")
             await ask(peer, NativeCode.PIPELINE_HEARTBEAT, header)
         assert len(server.broker.life._heard) == 16
-
-
-# The budget.
-
-
-async def test_a_slow_producer_is_never_asked_more_than_the_budget(tmp_path: Path) -> None:
-    """For ten minutes the producer answers 20 checks per second; the others wait, oldest first."""
-    clock, budget, answers = ManualClock(T0), 1_000, 100
-    policy = {"checked_by": "broker", "check_budget_per_group": budget}
-    async with serving(tmp_path, clock, policy=policy) as server:
-        peer = await producer(server, "p")
-        header = HoldManyHeader(producer_group="pay")
-        for at in range(0, 100_000, 4_000):
-            rows = [sent_in(f"t{at + number}") for number in range(4_000)]
-            await ask(peer, NativeCode.HOLD_MANY, header, rows)
-        clock.advance(ms=POLICY.check_after_ms)
-        waiting: list[CheckTransactionHeader] = []
-        asked: list[int] = []
-        for _ in range(120):
-            await server.broker.rounds.run()
-            await beat_as_producer(peer)
-            new = [header_of(one) for one in peer.kept if is_check(one)]
-            peer.kept.clear()
-            waiting += new
-            asked += [one.half_offset for one in new]
-            assert len(waiting) == budget
-            for one in waiting[: answers - 1]:
-                peer.tell(END, answering(one, COMMIT if one.half_offset % 2 else ROLLBACK))
-            # The answers are durable in order, so the last one is waited for.
-            await peer.ask(END, answering(waiting[answers - 1], ROLLBACK))
-            del waiting[:answers]
-            clock.advance(ms=5_000)
-        assert asked == list(range(budget + 119 * answers))
-
-
-async def test_the_budget_is_free_again_when_a_producer_answers_nothing(tmp_path: Path) -> None:
-    policy = {"checked_by": "broker", "check_budget_per_group": 2}
-    async with serving(tmp_path, policy=policy) as server:
-        peer = await producer(server, "p")
-        for number in range(3):
-            await peer.ask(SEND, half(f"t{number}"), b"paid")
-        await after(server, POLICY.check_after_ms)
-        assert [(await check(peer))[0].half_offset for _ in range(2)] == [0, 1]
-        await after(server, POLICY.check_interval_ms - 1)
-        assert not await was_asked(peer)
-        await after(server, 1)
-        assert [(await check(peer))[0].half_offset for _ in range(2)] == [2, 0]
-
-
-async def test_a_pipeline_has_the_same_budget(tmp_path: Path) -> None:
-    async with serving(tmp_path, policy={"check_budget_per_group": 2}) as server:
-        peer = await producer(server, "p")
-        for number in range(3):
-            await peer.ask(SEND, half(f"t{number}"), b"paid")
-        outcomes = [await obey(server, VerdictKind.ASK, number) for number in range(3)]
-        assert outcomes == ["asked", "asked", "busy"]
-        header, _ = await check(peer)
-        await peer.ask(END, answering(header, UNKNOWN))
-        assert await obey(server, VerdictKind.ASK, 2) == "asked"

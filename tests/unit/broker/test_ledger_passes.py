@@ -94,9 +94,13 @@ def passes(server: Server) -> LedgerPasses:
 
 
 async def settled(server: Server) -> None:
-    """Run a round, and wait for its passes."""
-    await server.broker.rounds.run()
-    await eventually(lambda: not passes(server)._passes)
+    """Run a round whose look-ups all begin, and wait for its passes."""
+    waits = True
+    while waits:
+        await server.broker.rounds.run()
+        # The broker's own round may have begun a pass over what was due before.
+        waits = bool(server.broker.rounds.last.did["look_up_waits"])
+        await eventually(lambda: not passes(server)._passes)
 
 
 async def hold_in(peer: Peer, shop: Shop, transaction_id: str) -> None:
@@ -313,6 +317,62 @@ async def test_a_pipeline_without_the_ledger_neither_asks_nor_exhausts(tmp_path:
         ]
         told = await ask(peer, NativeCode.OBEY_VERDICTS, rows=rows)
         assert [one.outcome for one in told.rows] == ["busy", "busy", "asked", "parked"]
+
+
+async def test_a_pipeline_that_does_no_work_keeps_no_ledger_from_the_broker(
+    tmp_path: Path,
+) -> None:
+    """Another pipeline leads, and the one that reaches the ledger reports it, but ends no round."""
+    shop = Shop.create(tmp_path / "shop.db")
+    async with looking(tmp_path / "data", shop=shop.url) as server:
+        peer = await Peer.to(server.broker_address)
+        await hold_in(peer, shop, "t1")
+        shop.commit("t1")
+        clock_of(server).advance(ms=POLICY.check_after_ms)
+        for _ in range(2 * POLICY.check_interval_ms // 5_000 + 1):
+            await attach(peer, shop.uuid)
+            working = HeartbeatHeader(pipeline="host/2", round_ended_ago_ms=0)
+            told = await ask(peer, NativeCode.PIPELINE_HEARTBEAT, working)
+            assert told.header.checker == "pipeline"
+            await settled(server)
+            assert row(server).state is State.PREPARED
+            clock_of(server).advance(ms=5_000)
+        await settled(server)
+        assert row(server).state is State.COMMITTED
+
+
+async def test_a_round_counts_a_look_up_only_if_it_begins(tmp_path: Path) -> None:
+    shop = Shop.create(tmp_path / "shop.db")
+    async with looking(tmp_path / "data", shop=shop.url) as server:
+        peer = await Peer.to(server.broker_address)
+        await hold_in(peer, shop, "t1")
+        clock_of(server).advance(ms=POLICY.check_after_ms)
+        process: Any = passes(server).process
+        os.kill(process.pid, signal.SIGSTOP)
+        rounds = server.broker.rounds
+        try:
+            await rounds.run()
+            assert rounds.last.did == {"looked_up": 1}
+            await rounds.run()
+            assert rounds.last.did == {"look_up_waits": 1}
+        finally:
+            os.kill(process.pid, signal.SIGCONT)
+
+
+async def test_a_database_known_to_be_away_costs_no_read_of_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = Shop.create(tmp_path / "shop.db")
+    async with looking(tmp_path / "data", shop=shop.url) as server:
+        peer = await Peer.to(server.broker_address)
+        await hold_in(peer, shop, "t1")
+        shop.path.rename(tmp_path / "hidden.db")
+        clock_of(server).advance(ms=POLICY.check_after_ms)
+        await passes(server).probe()
+        read: list[int] = []
+        monkeypatch.setattr(ledger_passes, "identities", lambda *_: read.append(1))
+        await settled(server)
+        assert (read, passes(server).did["ledger_unreachable"]) == ([], 1)
 
 
 async def test_status_lists_the_brokers_own_ledgers(tmp_path: Path) -> None:

@@ -55,9 +55,9 @@ async def listed(peer: Peer) -> list[LedgerRow]:
 def test_a_report_takes_the_place_of_the_last_one_and_ends_with_its_time() -> None:
     reports = LedgerReports()
     put(reports, REACHED)
-    assert reports.reached(999) == {"u1"}
+    assert reports.reached(999, {"p"}) == {"u1"}
     put(reports, DOWN, now_ms=900)
-    assert reports.reached(999) == frozenset()
+    assert reports.reached(999, {"p"}) == frozenset()
     (facts,) = reports.ledgers(1_899)
     assert (facts.error, facts.failed_at_ms, facts.succeeded_at_ms) == (
         "ledger_unreachable",
@@ -103,7 +103,8 @@ def test_two_pipelines_may_use_one_name_for_two_ledgers() -> None:
     put(reports, REACHED, by="a")
     put(reports, msgspec.structs.replace(DOWN, uuid="u2"), by="b")
     assert sorted(facts.uuid for facts in reports.ledgers(0)) == ["u1", "u2"]
-    assert reports.reached(0) == {"u1"}
+    assert reports.reached(0, {"a", "b"}) == {"u1"}
+    assert reports.reached(0, {"b"}) == frozenset()
 
 
 # Over the wire.

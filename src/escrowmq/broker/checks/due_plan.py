@@ -65,7 +65,7 @@ class DuePlan:
     """Rows of the heads that need something, those that are due the longest first."""
 
     half_offsets: Rows
-    #: By producer group.
+    #: By producer group, the group whose check is due the longest first.
     asks: dict[str, Rows]
     parks: Rows
     #: By ledger.
@@ -136,7 +136,7 @@ def plan_round(due: DueHeads, origins: Sequence[NamedOrigin], view: RoundView) -
 
 
 def _split(rows: Rows, numbers: Rows, names: list[str]) -> dict[str, Rows]:
-    """Split rows by the name of their number; each part keeps the order."""
+    """Split rows by the name of their number; the parts and each part keep the order."""
     if not len(rows):
         return {}
     distinct = sorted(set(names))
@@ -144,7 +144,7 @@ def _split(rows: Rows, numbers: Rows, names: list[str]) -> dict[str, Rows]:
     codes = np.array([places[name] for name in names])[numbers]
     order = np.argsort(codes, kind="stable")
     starts = np.flatnonzero(np.diff(codes[order])) + 1
-    parts = np.split(order, starts)
+    parts = sorted(np.split(order, starts), key=lambda part: int(part[0]))
     return {distinct[codes[part[0]]]: rows[part] for part in parts}
 
 

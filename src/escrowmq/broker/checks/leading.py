@@ -58,6 +58,11 @@ class Leadership:
 
     def look(self) -> Checker:
         """Decide who checks from now on."""
+        self.life.note_failures(
+            self.clock.monotonic_ms(),
+            due_since_ms=self.due_since_ms,
+            patience_ms=self.patience_ms,
+        )
         before, self.checker = self.checker, self._now()
         if self.checker is not before:
             self.since_ms = self.clock.now_ms()
@@ -74,7 +79,8 @@ class Leadership:
     def leads(self, ledger: str) -> bool:
         """Whether the broker itself looks up transactions of this ledger."""
         if self.checker is Checker.PIPELINE and self.policy.checked_by == "auto":
-            return ledger not in self.reports.reached(self.clock.monotonic_ms())
+            reached = self.reports.reached(self.clock.monotonic_ms(), self._working())
+            return ledger not in reached
         return self.checker is Checker.BROKER
 
     def _now(self) -> Checker:
@@ -86,10 +92,11 @@ class Leadership:
             case "pipeline":
                 return Checker.PIPELINE
             case "auto":
-                return Checker.PIPELINE if self._has_pipeline() else Checker.BROKER
+                return Checker.PIPELINE if self._working() else Checker.BROKER
 
-    def _has_pipeline(self) -> bool:
-        return self.life.is_alive(
+    def _working(self) -> frozenset[str]:
+        """Return the pipelines that do their work."""
+        return self.life.working(
             self.clock.monotonic_ms(),
             due_since_ms=self.due_since_ms,
             patience_ms=self.patience_ms,

@@ -157,11 +157,15 @@ class LedgerPasses:
             for name in self.process.names
         ]
 
-    def look_up(self, ledger: str, due: DueInLedger) -> None:
-        """Start a pass over these transactions, unless one is under way or the ledger rests."""
+    def look_up(self, ledger: str, due: DueInLedger) -> bool:
+        """Start a pass over these transactions, unless one is under way or the ledger rests.
+
+        Return whether it starts.
+        """
         if ledger in self._passes or self._loop.time() < self._rests_until.get(ledger, 0.0):
-            return
+            return False
         self._passes[ledger] = asyncio.create_task(self._pass(ledger, due))
+        return True
 
     async def close(self) -> None:
         """End all passes."""
@@ -199,8 +203,7 @@ class LedgerPasses:
             self._rests_until[ledger] = self._loop.time() + rest_s
 
     async def _look_up_part(self, ledger: str, due: DueInLedger, did: Counter[str]) -> None:
-        ids = await self._ids(due.heads)
-        answers = await self._answers(ledger, due, ids)
+        answers = await self._answers(ledger, due)
         judged = [*zip(answers, due.reasons.tolist(), strict=True)]
         # Nearly all rows have one of a few answers, so the verdict on each answer is made once.
         verdicts = {one: _verdict(*one) for one in set(judged)}
@@ -214,14 +217,15 @@ class LedgerPasses:
             )
             did.update(counted(outcomes))
 
-    async def _answers(
-        self, ledger: str, due: DueInLedger, ids: list[str | None]
-    ) -> list[tuple[LedgerOutcome, str]]:
+    async def _answers(self, ledger: str, due: DueInLedger) -> list[tuple[LedgerOutcome, str]]:
         fault = "" if self._known is None else self._known.faults.get(ledger, "")
-        known = [at for at, one in enumerate(ids) if one is not None]
         unknown = LedgerOutcome.UNKNOWN, fault or LOST_ID
-        found: list[tuple[LedgerOutcome, str]] = [unknown] * len(ids)
-        if fault or not known:
+        found: list[tuple[LedgerOutcome, str]] = [unknown] * len(due.heads)
+        if fault:
+            return found
+        ids = await self._ids(due.heads)
+        known = [at for at, one in enumerate(ids) if one is not None]
+        if not known:
             return found
         heads = due.heads[known]
         numbers: list[int] = heads["origin"].tolist()

@@ -63,6 +63,9 @@ PARKS_MAX = 4_096
 AGAIN_S = 0.02
 """Pause before a further round that does what a limit has held back."""
 OVER_BUDGET = "over_budget"
+LOOKED_UP = "looked_up"
+LOOK_UP_WAITS = "look_up_waits"
+"""The ledger of the transaction has a pass under way, or rests after one."""
 REST = 30
 """After a round, the broker pauses for this many times the time that the round held the loop."""
 
@@ -84,8 +87,8 @@ class LedgerWork(Protocol):
     def did(self) -> Counter[str]:
         """Transactions since the start, by outcome of their verdict or by the reason for none."""
 
-    def look_up(self, ledger: str, due: DueInLedger) -> None:
-        """Start a pass over these transactions, unless one is under way."""
+    def look_up(self, ledger: str, due: DueInLedger) -> bool:
+        """Start a pass over these transactions, unless one is under way; return if it starts."""
 
     async def close(self) -> None:
         """End all passes."""
@@ -211,6 +214,12 @@ class SettleRounds:
         origins = [store.core.names.origins[number] for number in due.seen]
         plan = await self._off_loop(pages, partial(plan_round, due, origins, self._view()))
         self.leadership.note_due(is_due=plan.due > 0)
+        # First, because a producer that does not read its checks can delay the rest for seconds.
+        for ledger, mine in plan.look_ups.items():
+            assert self.ledger_work is not None, "without it, no ledger is led"
+            part = DueInLedger(due.heads[mine], plan.reasons[mine], sight, as_of_ms)
+            has_begun = self.ledger_work.look_up(ledger, part)
+            done.did[LOOKED_UP if has_begun else LOOK_UP_WAITS] += len(mine)
         asked = await self._within_budget(plan, done)
         parks = plan.parks[:PARKS_MAX]
         done.has_more = len(parks) < len(plan.parks)
@@ -221,11 +230,6 @@ class SettleRounds:
             reasons = [""] * asks + [REASONS[at].value for at in plan.reasons[parks]]
             done.did += await self._obeyed(verdicts_on(due.heads[rows], kinds, reasons))
             done.has_more |= bool(done.did[VerdictOutcome.ASKED.value] and done.did[OVER_BUDGET])
-        for ledger, looked_up in plan.look_ups.items():
-            assert self.ledger_work is not None, "without it, no ledger is led"
-            done.did["looked_up"] += len(looked_up)
-            part = DueInLedger(due.heads[looked_up], plan.reasons[looked_up], sight, as_of_ms)
-            self.ledger_work.look_up(ledger, part)
 
     async def _obeyed(self, verdicts: VerdictColumns) -> Counter[str]:
         """Carry out verdicts, in small parts while clients send messages; count the outcomes."""
@@ -281,10 +285,24 @@ class SettleRounds:
         )
 
     async def _within_budget(self, plan: DuePlan, done: LastRound) -> list[Rows]:
-        """Return the back-checks that may be sent now, those that are due the longest first."""
+        """Return the back-checks that may be sent now, those that are due the longest first.
+
+        Groups share the broker's room: each gets at most an equal part of what is left.
+        """
+        wanted = await self._within_groups(plan, done)
+        left = self.executor.checking.room
+        for number, rows in enumerate(wanted):
+            # Rounded up, so that with less room than groups, those that wait longest get it.
+            share = -(-left // (len(wanted) - number))
+            wanted[number] = rows[:share]
+            done.did[OVER_BUDGET] += len(rows) - len(wanted[number])
+            left -= len(wanted[number])
+        return wanted
+
+    async def _within_groups(self, plan: DuePlan, done: LastRound) -> list[Rows]:
+        """Return what the budget of each group leaves of its back-checks."""
         checking, now_ms = self.executor.checking, self.clock.now_ms()
         found: list[Rows] = []
-        left = checking.room
         for number, (group, due) in enumerate(plan.asks.items(), start=1):
             if number % GROUPS_AT_ONCE == 0:
                 await asyncio.sleep(0)
@@ -293,10 +311,10 @@ class SettleRounds:
                 continue
             # The producer may still answer the last check of some.
             mine = plan.without(due, checking.budget.unanswered(group, now_ms))
-            room = max(min(checking.budget.room(group, now_ms), left), 0)
+            room = max(checking.budget.room(group, now_ms), 0)
             done.did[OVER_BUDGET] += max(len(mine) - room, 0)
-            found.append(mine[:room])
-            left -= len(found[-1])
+            if room and len(mine):
+                found.append(mine[:room])
         return found
 
     async def _off_loop(self, pages: list[tuple[Rows, Rows]], work: Callable[[], T]) -> T:

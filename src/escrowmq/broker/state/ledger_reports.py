@@ -5,7 +5,7 @@ Reports are only in memory: after a restart, the next round of each pipeline bri
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -96,11 +96,12 @@ class LedgerReports:
                 found[facts.name, facts.uuid] = facts
         return list(found.values())
 
-    def reached(self, now_ms: int) -> frozenset[str]:
-        """Return the UUIDs of the ledgers that some pipeline reaches."""
+    def reached(self, now_ms: int, pipelines: Collection[str]) -> frozenset[str]:
+        """Return the UUIDs of the ledgers that any of these pipelines reaches."""
         return frozenset(
             facts.uuid
             for report in self.current(now_ms)
+            if report.pipeline in pipelines
             for facts in report.ledgers
             if facts.is_reachable and facts.uuid
         )
