@@ -25,7 +25,7 @@ from tests.unit.broker.asking import (
     was_asked,
 )
 from tests.unit.broker.native_peer import ask, hold, sent_in
-from tests.unit.broker.test_own_rounds import after
+from tests.unit.broker.test_broker_rounds import after
 from tests.unit.broker.wire import (
     COMMIT,
     END,

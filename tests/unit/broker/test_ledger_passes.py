@@ -367,12 +367,13 @@ async def test_a_database_known_to_be_away_costs_no_read_of_the_log(
         peer = await Peer.to(server.broker_address)
         await hold_in(peer, shop, "t1")
         shop.path.rename(tmp_path / "hidden.db")
-        clock_of(server).advance(ms=POLICY.check_after_ms)
         await passes(server).probe()
         read: list[int] = []
         monkeypatch.setattr(ledger_passes, "identities", lambda *_: read.append(1))
+        clock_of(server).advance(ms=POLICY.check_after_ms)
         await settled(server)
-        assert (read, passes(server).did["ledger_unreachable"]) == ([], 1)
+        assert passes(server).did["ledger_unreachable"] >= 1
+        assert not read
 
 
 async def test_status_lists_the_brokers_own_ledgers(tmp_path: Path) -> None:
