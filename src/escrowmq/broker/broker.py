@@ -315,14 +315,18 @@ class Broker:
         from escrowmq.broker.grpc.service import grpc_methods
         from escrowmq.broker.grpc.telemetry import GrpcTelemetry
         from escrowmq.broker.grpc.transaction_ids import TransactionIds
+        from escrowmq.broker.grpc.waiting import WaitingReceives
 
         answering, store, clock = self.answering, self.store, self.clock
         topics, groups = self.topics, self.groups
         ids = TransactionIds(self.key)
         self.checking.encoders[ClientDialect.GRPC] = OrphanCommands(store, ids).encode
         renewals = Renewals(self.popping, clock)
+        waiting = WaitingReceives(self.popping.polls)
         told = self.heartbeats.tell_changed
-        telemetry = GrpcTelemetry(answering, self.clients, clock, groups, topics, told, renewals)
+        telemetry = GrpcTelemetry(
+            answering, self.clients, clock, groups, topics, told, renewals, waiting
+        )
         self.telemetry = telemetry
         self.grpc_pulling = GrpcPulling(
             groups, topics, self.queues, self.offsets, self.uses, telemetry, self.counts

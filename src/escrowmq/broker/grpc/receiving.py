@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -94,9 +95,16 @@ class GrpcReceiving:
             attempt_id=asked.attempt_id[:NAME_CHARS_MAX],
             starts_at_end=True,
         )
-        request.closed = partial(self.popping.polls.drop, request)
+        request.closed = partial(self._closed, request)
         told = partial(self._received, request, wanted, is_held=is_held)
         self.popping.receive(wanted, told, request)
+        if request.closed is not None:
+            self.telemetry.waiting.add(request)
+
+    def _closed(self, request: GrpcRequest) -> None:
+        """Stop waiting: the client has gone."""
+        self.telemetry.waiting.drop(request)
+        self.popping.polls.drop(request)
 
     def _received(
         self,
@@ -106,6 +114,7 @@ class GrpcReceiving:
         *,
         is_held: bool,
     ) -> None:
+        self.telemetry.waiting.drop(request)
         if isinstance(received, BaseException):
             request.decline(received)
             return
@@ -124,17 +133,31 @@ class GrpcReceiving:
         receipts = deque(popped.receipt for popped in received.messages)
         try:
             for popped in received.messages:
-                yield _told(popped, invisible_ms)
                 if holder:
-                    self.popping.hold_back(popped.receipt, HELD_MS_MAX)
-                    self.renewals.hold(holder, popped.receipt)
+                    self._hold(holder, popped.receipt)
+                yield _told(popped, invisible_ms)
                 receipts.popleft()
             at = timestamp(self.popping.clock.now_ms())
             yield grpc.ReceiveMessageResponse(delivery_timestamp=at).SerializeToString()
         finally:
             # The client has gone: others may have what it did not get.
             for receipt in receipts:
-                self.popping.change_invisible(receipt, 0)
+                self._release(holder, receipt)
+
+    def _hold(self, client_id: str, receipt: Receipt) -> None:
+        # An admin may have reset the group's offsets meanwhile.
+        with suppress(RequestRefused):
+            if client_id in self.telemetry.sessions:
+                self.popping.hold_back(receipt, HELD_MS_MAX)
+                self.renewals.hold(client_id, receipt)
+            else:
+                self.renewals.hold_shortly(receipt)
+
+    def _release(self, holder: str, receipt: Receipt) -> None:
+        self.renewals.drop(holder, receipt)
+        # The client may have acknowledged it before it went.
+        with suppress(RequestRefused):
+            self.popping.change_invisible(receipt, 0)
 
     @serves("AckMessage")
     def acknowledge(self, request: GrpcRequest, asked: grpc.AckMessageRequest) -> None:

@@ -105,15 +105,19 @@ class LongPolls(Generic[PollT]):
         tick = _tick_at(0)
         ticks = range(self._last_tick, tick + 1)
         # Polls of the last tick are still here if there are very many.
-        over = [poll for due in ticks for poll in self._by_tick.get(due, ()) if not poll.is_over]
-        for poll in over:
-            poll.is_over = True
         self._last_tick = tick
-        self.try_again(over)
+        self._end(poll for due in ticks for poll in self._by_tick.get(due, ()))
 
     def end(self) -> None:
         """Try all polls for the last time, because the broker stops."""
-        over = [poll for poll in self if not poll.is_over]
+        self._end(self)
+
+    def end_of(self, owner: Hashable) -> None:
+        """Try the polls of this owner for the last time."""
+        self._end(self._by_owner.get(owner, ()))
+
+    def _end(self, polls: Iterable[PollT]) -> None:
+        over = [poll for poll in polls if not poll.is_over]
         for poll in over:
             poll.is_over = True
         self.try_again(over)
