@@ -328,8 +328,9 @@ class Broker:
             answering, self.clients, clock, groups, topics, told, renewals, waiting
         )
         self.telemetry = telemetry
+        places = self.popping.places
         self.grpc_pulling = GrpcPulling(
-            groups, topics, self.queues, self.offsets, self.uses, telemetry, self.counts
+            groups, topics, self.queues, self.offsets, places, self.uses, telemetry, self.counts
         )
         parts = (
             GrpcSending(

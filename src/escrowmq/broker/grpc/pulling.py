@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from escrowmq.broker.grpc.telemetry import GrpcTelemetry
+    from escrowmq.broker.pop.places import PopPlaces
     from escrowmq.broker.state.counting import BrokerCounts
     from escrowmq.broker.state.expiring import Uses
     from escrowmq.broker.state.group_offsets import GroupOffsets
@@ -74,6 +75,7 @@ class GrpcPulling:
     topics: Topics
     queues: Queues
     offsets: GroupOffsets
+    places: PopPlaces
     uses: Uses
     telemetry: GrpcTelemetry
     counts: BrokerCounts
@@ -99,7 +101,11 @@ class GrpcPulling:
         wanted = parse_filter(expression_of(asked.filter_expression))
         pull = WaitingGrpcPull(request, group, queue, asked.offset, max(count_max, 1), wanted)
         told = self.telemetry.listener(request.client_id)
+        popped_to = self.places.pulled(group, *queue)
         base = self.offsets.reach.base_if_foreign(told, group, *queue, asked.offset)
+        if base is None and popped_to is not None and popped_to < asked.offset:
+            # The group popped until now, and did not come as far as here.
+            base = popped_to
         if base is not None:
             self._answer(pull, Pulled(status=ReadStatus.BEYOND_END, next_offset=base))
         elif not self._finish(pull, may_wait=wait_ms > 0 and self.polls.has_room(request)):
