@@ -337,7 +337,7 @@ class Broker:
                 answering, store, clock, self.messages, telemetry, ids, self.recall_handles
             ),
             GrpcRecalling(answering, self.recalls),
-            GrpcEnding(self.endings, store, ids),
+            GrpcEnding(self.endings, store, ids, self.checking.budget),
             GrpcRouting(topics, groups, self.uses, place),
             GrpcReceiving(self.popping, telemetry, renewals),
             self.grpc_pulling,
