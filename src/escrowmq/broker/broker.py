@@ -321,14 +321,12 @@ class Broker:
         topics, groups = self.topics, self.groups
         ids = TransactionIds(self.key)
         self.checking.encoders[ClientDialect.GRPC] = OrphanCommands(store, ids).encode
-        renewals = Renewals(self.popping, clock)
-        waiting = WaitingReceives(self.popping.polls)
-        told = self.heartbeats.tell_changed
+        renewals, waiting = Renewals(self.popping, clock), WaitingReceives(self.popping.polls)
+        told, places = self.heartbeats.tell_changed, self.popping.places
         telemetry = GrpcTelemetry(
             answering, self.clients, clock, groups, topics, told, renewals, waiting
         )
         self.telemetry = telemetry
-        places = self.popping.places
         self.grpc_pulling = GrpcPulling(
             groups, topics, self.queues, self.offsets, places, self.uses, telemetry, self.counts
         )

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from escrowmq.broker.grpc.codes import OK, common_status, ok, status_of
-from escrowmq.broker.grpc.names import ms_of, name_of, set_time, timestamp
+from escrowmq.broker.grpc.names import group_of, ms_of, set_time, timestamp, topic_of
 from escrowmq.broker.grpc.renewing import HELD_MS_MAX, INVISIBLE_MS, Renewals
 from escrowmq.broker.grpc.requests import GrpcRequest, serves
 from escrowmq.broker.grpc.settings import POLLING_MS, RECEIVED_MAX, expression_of
@@ -34,7 +34,7 @@ from escrowmq.model.errors import RequestRefused
 from escrowmq.protocol.grpc import messages as grpc
 from escrowmq.protocol.grpc.enums import GrpcCode
 from escrowmq.protocol.message.filter import parse_filter
-from escrowmq.protocol.message.limits import NAME_CHARS_MAX, validate_topic
+from escrowmq.protocol.message.limits import NAME_CHARS_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,10 +83,9 @@ class GrpcReceiving:
             raise RequestRefused(
                 "pop_count_illegal", f"ask for 1 to {RECEIVED_MAX} messages", count=asked.batch_size
             )
-        topic = name_of(asked.message_queue.topic)
-        validate_topic(topic)
+        topic = topic_of(asked.message_queue.topic)
         wanted = Receive(
-            group=name_of(asked.group),
+            group=group_of(asked.group),
             topic=topic,
             tags=parse_filter(expression_of(asked.filter_expression)),
             count_max=min(asked.batch_size, RECEIVED_MAX),
@@ -162,7 +161,7 @@ class GrpcReceiving:
     @serves("AckMessage")
     def acknowledge(self, request: GrpcRequest, asked: grpc.AckMessageRequest) -> None:
         """Acknowledge messages, each with its own outcome."""
-        group, topic = name_of(asked.group), name_of(asked.topic)
+        group, topic = group_of(asked.group), topic_of(asked.topic)
         entries = list(asked.entries)
         if not 1 <= len(entries) <= ENTRIES_MAX:
             raise RequestRefused(
@@ -192,7 +191,7 @@ class GrpcReceiving:
         invisible_ms = ms_of(asked.invisible_duration)
         if not 0 <= invisible_ms <= INVISIBLE_MS_MAX:
             raise _illegal(invisible_ms, 0)
-        old = read_receipt(name_of(asked.group), name_of(asked.topic), asked.receipt_handle)
+        old = read_receipt(group_of(asked.group), topic_of(asked.topic), asked.receipt_handle)
         receipt = self.popping.change_invisible(old, invisible_ms)
         self.renewals.drop(request.client_id, old)
         request.answer(
@@ -204,7 +203,7 @@ class GrpcReceiving:
         self, request: GrpcRequest, asked: grpc.ForwardMessageToDeadLetterQueueRequest
     ) -> None:
         """Make a message a dead letter, because its consumer gave it up."""
-        receipt = read_receipt(name_of(asked.group), name_of(asked.topic), asked.receipt_handle)
+        receipt = read_receipt(group_of(asked.group), topic_of(asked.topic), asked.receipt_handle)
 
         def told(error: BaseException | None) -> None:
             if error is not None:
