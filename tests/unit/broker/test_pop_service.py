@@ -184,8 +184,7 @@ async def test_a_filter_that_matches_little_finds_its_message(
         (found,) = (await receive(server, tags=wanted, wait_ms=wait_ms)).messages
         assert found.receipt.offset == 25
         assert (await receive(server, tags=wanted)).status is ReceiveStatus.EMPTY
-        service = server.broker.popping
-        assert service.places.progress("shop", "orders", 1).in_flight == 1
+        assert server.broker.popping.places.in_flight == 1
         assert await acknowledge(server, found.receipt) == [AckOutcome.ACKNOWLEDGED]
         await eventually(lambda: server.broker.meta.offsets["shop", "orders", 1] == 30)
 

@@ -98,6 +98,12 @@ class QueueFlights:
             self._find_due()
         return [self.base + at for at in found.tolist()]
 
+    def invisible(self, now_ms: int) -> int:
+        """How many delivered messages are neither done nor visible again."""
+        rows = slice(self._first, self._first + self.next - self.base)
+        visible_at = self._visible_at[rows]
+        return int(np.count_nonzero((visible_at > now_ms) & (visible_at != NEVER)))
+
     def due_after(self, now_ms: int) -> int:
         """Return when the next message in flight is visible again; ``NEVER`` if none is."""
         rows = slice(self._first, self._first + self.next - self.base)
