@@ -15,6 +15,7 @@ from struct import Struct
 
 from bench.figures.grpc_requests import PULLED_QUEUE, PULLED_TOPIC, message, publishing
 from bench.figures.grpc_wire import OPENING, READ_BYTES, call_frames
+from escrowmq.broker.grpc.names import duration
 from escrowmq.protocol.grpc import messages as grpc
 from escrowmq.protocol.http2.frames import FRAME_HEAD, FRAME_HEAD_BYTES, FrameKind, frame
 from escrowmq.protocol.http2.grpc_messages import MESSAGE_HEAD
@@ -24,6 +25,10 @@ IN_FLIGHT = 512
 BLOCK_CALLS = 64
 SLOW_READERS = 256
 SLOW_PULLS = 64
+#: Receipts of one request.
+ACKS = 64
+#: How long a receive may wait.
+WAIT_MS = 20_000
 UNREAD_STREAMS = 1_000
 #: Settings of one write; each is answered.
 SETTINGS_AT_ONCE = 64
@@ -32,6 +37,7 @@ RECEIVE_BUFFER_BYTES = 65_536
 END_OF_ANSWER = b"\x0bgrpc-status"
 STREAM_ID = Struct(">I")
 STREAM_ID_AT = 5
+PING = b"vanishes"
 
 Address = tuple[str, int]
 
@@ -61,7 +67,43 @@ class Calls:
 def sends(address: Address) -> None:
     """Send messages as fast as the broker takes them, many at a time."""
     request = grpc.SendMessageRequest(messages=[message(1, topic="flood")])
-    calls = Calls("SendMessage", request.SerializeToString(), BLOCK_CALLS)
+    flood(address, "SendMessage", request.SerializeToString())
+
+
+def forged_receipts(address: Address) -> None:
+    """Acknowledge messages with receipts that the broker never made."""
+    entries = [
+        grpc.AckMessageEntry(message_id="m", receipt_handle=f"1.forged.1.{PULLED_QUEUE}.{at}.1.1")
+        for at in range(ACKS)
+    ]
+    request = grpc.AckMessageRequest(
+        group=grpc.Resource(name="forgers"),
+        topic=grpc.Resource(name=PULLED_TOPIC),
+        entries=entries,
+    )
+    flood(address, "AckMessage", request.SerializeToString())
+
+
+def filtered_receives(address: Address) -> None:
+    """Receive with a tag that no message has."""
+    flood(address, "ReceiveMessage", receiving("filters", "none", 0))
+
+
+def receiving(group: str, tag: str, wait_ms: int) -> bytes:
+    """Return a request for the messages of a tag, which may wait."""
+    return grpc.ReceiveMessageRequest(
+        group=grpc.Resource(name=group),
+        message_queue=grpc.MessageQueue(topic=grpc.Resource(name=PULLED_TOPIC), id=-1),
+        batch_size=32,
+        filter_expression=grpc.FilterExpression(type=1, expression=tag),
+        invisible_duration=duration(30_000),
+        long_polling_timeout=duration(wait_ms),
+    ).SerializeToString()
+
+
+def flood(address: Address, method: str, request: bytes) -> None:
+    """Make calls as fast as the broker answers them, many at a time."""
+    calls = Calls(method, request, BLOCK_CALLS)
     one = opened(address)
     one.setblocking(False)  # noqa: FBT003 - the call has no keyword
     selector = selectors.DefaultSelector()
@@ -128,12 +170,17 @@ def unread(address: Address, data: bytes, count: int) -> None:
 
 
 def vanishing(address: Address) -> None:
-    """Begin long polls and reset the connection at once, over and over."""
-    request = grpc.SendMessageRequest(messages=[message(1, topic="flood")])
-    calls = Calls("SendMessage", request.SerializeToString(), BLOCK_CALLS).numbered(1)
+    """Begin long polls and reset the connection once they wait, over and over."""
+    request = receiving("vanishing", "none", WAIT_MS)
+    calls = Calls("ReceiveMessage", request, BLOCK_CALLS).numbered(1)
     while True:
         with opened(address) as one, contextlib.suppress(OSError):
-            one.sendall(calls)
+            # The answer to the ping comes after the calls have begun.
+            one.sendall(calls + frame(FrameKind.PING, 0, 0, PING))
+            data = more = one.recv(READ_BYTES)
+            while more and PING not in data:
+                more = one.recv(READ_BYTES)
+                data = data[-len(PING) :] + more
             one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
@@ -154,6 +201,8 @@ def is_cut(one: socket.socket) -> bool:
 
 GRPC_KINDS: dict[str, Callable[[Address], None]] = {
     "grpc_sends": sends,
+    "grpc_filtered_receives": filtered_receives,
+    "grpc_forged_receipts": forged_receipts,
     "grpc_slow_readers": slow_readers,
     "grpc_unread_streams": unread_streams,
     "grpc_vanishing": vanishing,

@@ -10,6 +10,7 @@ import pytest
 from escrowmq.broker.grpc.names import duration
 from escrowmq.protocol.remoting.codes import ResponseCode
 from escrowmq.protocol.remoting.send_headers import EndTransactionHeader
+from escrowmq.transaction.commands import VerdictKind
 from escrowmq.transaction.states import State
 from tests.conformance.grpc_talk import (
     CLIENT,
@@ -21,7 +22,7 @@ from tests.conformance.grpc_talk import (
     connected,
 )
 from tests.conformance.talk import clock_of
-from tests.unit.broker.asking import ASK, obey, row
+from tests.unit.broker.asking import ASK, PARK, obey, row
 from tests.unit.broker.grpc_peer import COMMIT, ROLLBACK, half, message
 from tests.unit.broker.wire import COMMIT as COMMIT_BITS
 from tests.unit.broker.wire import END, SEND, Peer, ending, eventually, serving, visible
@@ -180,17 +181,23 @@ async def test_a_grpc_commit_works_after_a_restart_for_which_the_broker_did_not_
         assert [one.body for one in await client.receive()] == [b"paid"]
 
 
-@pytest.mark.parametrize("is_asked", [False, True])
-async def test_an_end_without_a_source_is_never_too_late(tmp_path: Path, *, is_asked: bool) -> None:
+@pytest.mark.parametrize("days", [0, 4])
+@pytest.mark.parametrize("before", [None, ASK, PARK])
+async def test_an_end_without_a_source_is_never_too_late(
+    tmp_path: Path, before: VerdictKind | None, days: int
+) -> None:
     """The official Go client never tells a source, which RocketMQ's broker then judges as late."""
     late = half(orphaned_transaction_recovery_duration=duration(60_000))
     async with serving(tmp_path, broker=WITH_GRPC) as server, connected(server) as client:
         stream = await client.produce("orders")
         (sent,) = await client.send(late)
         clock_of(server).advance(ms=65_000)
-        if is_asked:
+        if before is ASK:
             assert await obey(server, ASK) == "asked"
             assert (await stream.check()).transaction_id == sent.transaction_id
+        elif before is PARK:
+            assert await obey(server, PARK) == "parked"
+        clock_of(server).advance(ms=days * 24 * 3_600_000)
         assert await client.end(sent.transaction_id, COMMIT, source=0) == OK
         assert [one.body for one in await client.receive()] == [b"paid"]
 

@@ -1,4 +1,8 @@
-"""Official 5.x clients while their broker is stopped and killed, and beside 4.x clients."""
+"""Official 5.x clients while their broker is stopped and killed, and beside 4.x clients.
+
+In the storm all clients send to one topic, so the broker asks any of them about an orphan: those of
+Go and Python, whose streams come back minutes later, end through the Java and Node.js clients.
+"""
 
 from __future__ import annotations
 

@@ -315,24 +315,27 @@ class Broker:
         from escrowmq.broker.grpc.service import grpc_methods
         from escrowmq.broker.grpc.telemetry import GrpcTelemetry
         from escrowmq.broker.grpc.transaction_ids import TransactionIds
+        from escrowmq.broker.grpc.waiting import WaitingReceives
 
         answering, store, clock = self.answering, self.store, self.clock
         topics, groups = self.topics, self.groups
         ids = TransactionIds(self.key)
         self.checking.encoders[ClientDialect.GRPC] = OrphanCommands(store, ids).encode
-        renewals = Renewals(self.popping, clock)
-        told = self.heartbeats.tell_changed
-        telemetry = GrpcTelemetry(answering, self.clients, clock, groups, topics, told, renewals)
+        renewals, waiting = Renewals(self.popping, clock), WaitingReceives(self.popping.polls)
+        told, places = self.heartbeats.tell_changed, self.popping.places
+        telemetry = GrpcTelemetry(
+            answering, self.clients, clock, groups, topics, told, renewals, waiting
+        )
         self.telemetry = telemetry
         self.grpc_pulling = GrpcPulling(
-            groups, topics, self.queues, self.offsets, self.uses, telemetry, self.counts
+            groups, topics, self.queues, self.offsets, places, self.uses, telemetry, self.counts
         )
         parts = (
             GrpcSending(
                 answering, store, clock, self.messages, telemetry, ids, self.recall_handles
             ),
             GrpcRecalling(answering, self.recalls),
-            GrpcEnding(self.endings, store, ids),
+            GrpcEnding(self.endings, store, ids, self.checking.budget),
             GrpcRouting(topics, groups, self.uses, place),
             GrpcReceiving(self.popping, telemetry, renewals),
             self.grpc_pulling,

@@ -21,6 +21,9 @@ from tests.interop.stock import CLIENT_HOME, SMALL
 CA_VARIABLE = "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH"
 
 
+HANGS = -1
+
+
 class GrpcPeer(Peer):
     """A process with 5.x clients of one language."""
 
@@ -35,6 +38,8 @@ class GrpcPeer(Peer):
     tells_refused_ack = True
     #: Whether the client has a call to recall a delayed message.
     can_recall = True
+    #: Whether the listener of its push consumer can be told to hang.
+    can_hang = False
 
     def __init__(self, *, with_tls: bool | None = None, ca_file: Path | None = None) -> None:
         """Take whether to use TLS, by default as the client does, and the CA to trust."""
@@ -81,7 +86,10 @@ class GrpcPeer(Peer):
         expression: str = "*",
         fail: Mapping[str, int] | None = None,
     ) -> GrpcPushConsumer:
-        """Start a push consumer; ``fail`` is the count of refused deliveries for each key."""
+        """Start a push consumer; ``fail`` is the count of refused deliveries for each key.
+
+        With ``HANGS``, its listener never returns.
+        """
         return GrpcPushConsumer(
             *self._start_at(
                 "start_push_consumer",
@@ -101,6 +109,7 @@ class GrpcPeer(Peer):
 
 
 class Python5Peer(GrpcPeer):
+    can_hang = True
     """PyPI's rocketmq-python-client, driven by ``peers/python5``."""
 
     name = "python5"

@@ -11,7 +11,7 @@ from tests.interop import remoting
 from tests.interop.errors import PeerRefused
 from tests.interop.escrow import Escrow
 from tests.interop.grpc_clients.clients import INVISIBLE_MS, Draft
-from tests.interop.grpc_clients.peers import GrpcPeer
+from tests.interop.grpc_clients.peers import HANGS, GrpcPeer
 from tests.interop.scenario import eventually, fresh, same
 from tests.interop.values import Answer
 
@@ -28,6 +28,8 @@ RECALL_MS = 10_000
 ROUNDING_MS = 1_000
 #: A message that was refused once is visible again after 10 s.
 AGAIN_TIMEOUT_S = 60
+#: The messages of a push consumer that lost its connection are visible again after 60 s.
+KILLED_TIMEOUT_S = 120
 MESSAGE_TYPE_CONFLICT = 40014
 PRECONDITION_FAILED = 42800
 
@@ -43,7 +45,8 @@ def grpc_scenarios_for(peer: GrpcPeer) -> list[Play]:
     return [
         play
         for play in GRPC_SCENARIOS
-        if peer.can_recall or play is not a_recalled_message_never_comes
+        if (peer.can_recall or play is not a_recalled_message_never_comes)
+        and (peer.can_hang or play is not a_killed_push_consumers_message_comes_again)
     ]
 
 
@@ -286,6 +289,21 @@ def a_refused_message_is_pushed_again(broker: Escrow, peer: GrpcPeer) -> None:
     assert (first.view.attempt, second.view.attempt) == (1, 2)
     eventually(lambda: len(consumer.wait_for(1)) >= 3, "the easy message")
     same([one.view.key for one in consumer.wait_for(3)], ["hard", "hard", "easy"])
+
+
+@grpc_scenario
+def a_killed_push_consumers_message_comes_again(broker: Escrow, peer: GrpcPeer) -> None:
+    topic, group = topic_of(broker, "NORMAL"), fresh("group")
+    producer = peer.start_grpc_producer(broker.grpc_address, topic)
+    producer.send(Draft(topic=topic, key="held"))
+    with peer.another() as doomed:
+        killed = doomed.start_grpc_push_consumer(
+            broker.grpc_address, group, topic, fail={"held": HANGS}
+        )
+        (first,) = killed.wait_for(1)
+    consumer = peer.start_grpc_push_consumer(broker.grpc_address, group, topic)
+    (again,) = consumer.wait_for(1, timeout_s=KILLED_TIMEOUT_S)
+    assert (first.view.attempt, again.view.attempt) == (1, 2)
 
 
 @grpc_scenario

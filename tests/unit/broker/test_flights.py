@@ -131,6 +131,17 @@ def test_a_lost_message_is_done_and_recorded() -> None:
     assert flights.unacknowledged(9) == [0]
 
 
+def test_messages_that_no_filter_wants_are_recorded_as_runs() -> None:
+    flights = QueueFlights(PopPosition(0))
+    for end in range(4_096, 8 * 4_096 + 1, 4_096):
+        flights.deliver(end, [], 5, 9)
+    assert flights.skipped == [(0, 8 * 4_096)]
+    first = flights.next
+    flights.deliver(first + 9, [first + 2, first + 3, first + 8], 5, 9)
+    assert flights.take_skipped() == [(0, first + 2), (first + 4, 4)]
+    assert flights.unacknowledged(9) == [first + 2, first + 3, first + 8]
+
+
 def test_a_repeated_answer_is_no_new_attempt() -> None:
     flights = QueueFlights(PopPosition(0))
     flights.deliver(2, [0, 1], 5, 9)

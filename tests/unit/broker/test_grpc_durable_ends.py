@@ -22,7 +22,7 @@ from tests.unit.broker.grpc_peer import (
     half,
 )
 from tests.unit.broker.restoring import back_up, restore
-from tests.unit.broker.test_grpc_ending import state_of
+from tests.unit.broker.test_grpc_ending import NEITHER, state_of
 from tests.unit.broker.wire import DEADLINE_S, clock_of, eventually, serving, visible
 
 OK, FAILED, INVALID = 20_000, 42_800, 40_008
@@ -49,7 +49,7 @@ class HeldFlush:
 
 async def ending_two(
     server: Server, peer: GrpcPeer, resolution: int, monkeypatch: pytest.MonkeyPatch
-) -> tuple[HeldFlush, asyncio.Future[list[int]]]:
+) -> tuple[HeldFlush, asyncio.Future[list[int]], list[grpc.SendResultEntry]]:
     """End two transactions on a slow disk, whose flush is held on a thread of its own."""
     sent = [(await peer.send(half(f"m{number}"))).entries[0] for number in range(2)]
     for _ in range(100):
@@ -57,7 +57,7 @@ async def ending_two(
     disk = HeldFlush(monkeypatch)
     ending = asyncio.gather(*(peer.end(one, resolution) for one in sent))
     await eventually(disk.is_held.is_set)
-    return disk, ending
+    return disk, ending, sent
 
 
 @pytest.mark.parametrize(("resolution", "seen"), [(COMMIT, 2), (ROLLBACK, 0)])
@@ -67,7 +67,7 @@ async def test_ok_comes_after_the_flush(
     """While the disk holds the flush back, the decision is written, but neither told nor seen."""
     async with serving(tmp_path, store={"durability": "fsync"}) as server:
         peer, store = GrpcPeer.of(server), server.broker.store
-        disk, ending = await ending_two(server, peer, resolution, monkeypatch)
+        disk, ending, _ = await ending_two(server, peer, resolution, monkeypatch)
         try:
             assert state_of(server) is not State.PREPARED
             assert store.log.written == store.log.end > store.durable_end
@@ -84,11 +84,31 @@ async def test_ok_comes_after_the_flush(
         assert len(visible(server)) == seen
 
 
+async def test_an_end_during_the_flush_of_another_is_told_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A repeat, the opposite and an unspecified end refer to a decision that is not durable yet."""
+    async with serving(tmp_path, store={"durability": "fsync"}) as server:
+        peer = GrpcPeer.of(server)
+        disk, ending, sent = await ending_two(server, peer, COMMIT, monkeypatch)
+        later = asyncio.gather(*(peer.end(sent[0], said) for said in (COMMIT, ROLLBACK, NEITHER)))
+        try:
+            route = grpc.QueryRouteRequest(topic=grpc.Resource(name="orders"))
+            for _ in range(20):
+                assert (await peer.ask("QueryRoute", route)).status.code == OK
+            assert not any(call.done() for call in (ending, later))
+        finally:
+            disk.may_go.set()
+        assert await ending == [OK, OK]
+        assert await later == [OK, FAILED, OK]
+        assert len(visible(server)) == 2
+
+
 async def test_a_decision_whose_flush_failed_is_not_ok(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with serving(tmp_path, store={"durability": "fsync"}) as server:
-        disk, ending = await ending_two(server, GrpcPeer.of(server), COMMIT, monkeypatch)
+        disk, ending, _ = await ending_two(server, GrpcPeer.of(server), COMMIT, monkeypatch)
         disk.fails = True
         disk.may_go.set()
         assert await ending == [50_001, 50_001]

@@ -259,9 +259,38 @@ async def test_an_answer_after_a_check_is_the_checks_whatever_it_says(
         clock_of(server).advance(ms=6_001)
         assert await obey(server, ASK) == "asked"
         await stream.take(grpc.TelemetryCommand)
-        assert await peer.end(sent, NEITHER, source=source) == OK
-        assert server.broker.counts.answers["unknown"] == 1
         assert await peer.end(sent, COMMIT, source=source) == OK
+        assert server.broker.counts.answers["commit"] == 1
+        assert server.broker.counts.decisions["check", "committed"] == 1
+
+
+@pytest.mark.parametrize("source", [0, 1])
+async def test_after_an_answered_check_a_commit_is_the_producers_own(
+    tmp_path: Path, source: int
+) -> None:
+    async with serving(tmp_path) as server:
+        peer = GrpcPeer.of(server)
+        stream = await peer.produce("orders")
+        (sent,) = (await peer.send(half())).entries
+        clock_of(server).advance(ms=6_001)
+        assert await obey(server, ASK) == "asked"
+        await stream.take(grpc.TelemetryCommand)
+        assert await peer.end(sent, NEITHER, source=source) == OK
+        assert await peer.end(sent, COMMIT, source=source) == OK
+        assert +server.broker.counts.answers == {"unknown": 1}
+        assert server.broker.counts.decisions["producer", "committed"] == 1
+
+
+async def test_a_check_is_answered_after_a_restart(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        peer = GrpcPeer.of(server)
+        await peer.produce("orders")
+        (sent,) = (await peer.send(half())).entries
+        clock_of(server).advance(ms=6_001)
+        assert await obey(server, ASK) == "asked"
+        clock = clock_of(server)
+    async with serving(tmp_path, clock) as server:
+        assert await GrpcPeer.of(server).end(sent, COMMIT, source=2) == OK
         assert server.broker.counts.decisions["check", "committed"] == 1
 
 

@@ -13,6 +13,7 @@ from escrowmq.broker.grpc.names import duration, timestamp
 from escrowmq.protocol.grpc import messages as grpc
 from escrowmq.protocol.grpc.enums import GrpcOffsetPolicy
 from escrowmq.protocol.message.properties import format_properties
+from tests.unit.broker.grpc_consuming import ack, receipt, receive
 from tests.unit.broker.grpc_peer import (
     COMMIT,
     DELAY,
@@ -248,6 +249,27 @@ async def test_a_group_keeps_its_offset_at_the_broker(tmp_path: Path) -> None:
         assert (await peer.ask("GetOffset", asked)).offset == 3
         update = grpc.UpdateOffsetRequest(group=readers, message_queue=queue(), offset=-1)
         assert (await peer.ask("UpdateOffset", update)).status.code == ILLEGAL_OFFSET
+
+
+async def test_a_pull_ends_pop_and_starts_at_the_acknowledged_prefix(tmp_path: Path) -> None:
+    readers = grpc.Resource(name="readers")
+    async with serving(tmp_path) as server:
+        peer = GrpcPeer.of(server)
+        for number in range(3):
+            await peer.send(message(f"m{number}", b"%d" % number))
+        first, *_ = await receive(peer)
+        assert (await ack(peer, receipt(first))).status.code == OK
+        too_far = await peer.all("PullMessage", pulling(3))
+        assert (code(too_far), too_far[-1].next_offset) == (ILLEGAL_OFFSET, 1)
+        assert bodies(await peer.all("PullMessage", pulling(1))) == [b"1", b"2"]
+        places = server.broker.popping.places
+        await eventually(lambda: not places.is_popped("readers", "orders", 1))
+        assert places.in_flight == 0
+        asked = grpc.GetOffsetRequest(group=readers, message_queue=queue())
+        assert (await peer.ask("GetOffset", asked)).offset == 1
+        update = grpc.UpdateOffsetRequest(group=readers, message_queue=queue(), offset=2)
+        assert (await peer.ask("UpdateOffset", update)).status.code == OK
+        assert (await peer.ask("GetOffset", asked)).offset == 2
 
 
 @pytest.mark.parametrize(

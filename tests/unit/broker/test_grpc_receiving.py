@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -26,7 +26,7 @@ from tests.unit.broker.grpc_consuming import (
     receiving,
     sent,
 )
-from tests.unit.broker.grpc_peer import FIFO, GrpcPeer, message
+from tests.unit.broker.grpc_peer import FIFO, GrpcPeer, HeldCall, message
 from tests.unit.broker.wire import (
     DEADLINE_S,
     clock_of,
@@ -35,6 +35,9 @@ from tests.unit.broker.wire import (
     serving,
     visible,
 )
+
+if TYPE_CHECKING:
+    from escrowmq.broker.net.limits import Late
 
 
 async def test_a_message_is_received_and_acknowledged(tmp_path: Path) -> None:
@@ -118,6 +121,28 @@ async def test_messages_that_a_lost_client_did_not_get_go_to_others(tmp_path: Pa
         await eventually(lambda: not call.is_open)
         pass_time(server, 2)
         assert [one.body for one in await receive(peer)] == [b"2", b"3", b"4"]
+
+
+async def test_an_early_ack_does_not_keep_the_rest_from_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client acknowledges the first message of an answer, and is gone before the next one."""
+    turns: list[Late] = []
+    monkeypatch.setattr(HeldCall, "is_any_behind", True)
+    monkeypatch.setattr(HeldCall, "ask_for_turn", lambda _, late: turns.append(late))
+    async with serving(tmp_path) as server:
+        peer = await sent(server, 3)
+        call = peer.begin("ReceiveMessage", receiving())
+        await eventually(lambda: turns)
+        turns.pop().take_turn(0)
+        await call.take(grpc.ReceiveMessageResponse)
+        first = (await call.take(grpc.ReceiveMessageResponse)).message
+        await ack(peer, receipt(first))
+        call.cancel()
+        turns.clear()
+        monkeypatch.undo()
+        pass_time(server, 2)
+        assert [one.body for one in await receive(peer)] == [b"1", b"2"]
 
 
 async def test_a_receive_selects_by_tags(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from escrowmq.broker.net.grpc_call import GrpcCall
 from escrowmq.protocol.http2.frames import (
     END_HEADERS,
     END_STREAM,
@@ -220,6 +221,26 @@ async def test_a_deadline_ends_an_answer_that_is_not_read(echo: Echo) -> None:
     assert (await peer.answer(stream_id)).reset == Http2Error.CANCEL
     await echo.heard.wait_for("closed")
     await peer.close()
+
+
+async def test_a_deadline_ends_a_call_after_another_one_failed_to_end(
+    echo: Echo, peer: Http2Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expire = GrpcCall.expire
+    failed: list[GrpcCall] = []
+
+    def fail_once(call: GrpcCall) -> None:
+        if not failed:
+            failed.append(call)
+            raise RuntimeError
+        expire(call)
+
+    monkeypatch.setattr(GrpcCall, "expire", fail_once)
+    for _ in range(3):
+        stream_id = peer.headers(SILENT, extra=(("grpc-timeout", "60m"),))
+        peer.message(stream_id, b"", END_STREAM)
+    await echo.heard.wait_for("closed", 2)
+    assert [call.is_open for call in echo.heard.calls].count(True) == 1
 
 
 async def test_a_cancelled_call_is_over_once(echo: Echo, peer: Http2Peer) -> None:

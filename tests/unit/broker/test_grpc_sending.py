@@ -37,6 +37,8 @@ REFUSED = [
     (message(tag="a\x01"), 40_004),
     (message(keys=["ok", ""]), 40_005),
     (message(keys=["a\nb"]), 40_005),
+    (message(kind=FIFO, message_group=""), 40_006),
+    (message(kind=FIFO, message_group="", users={"color": "red"}), 40_006),
     (message(kind=FIFO, message_group=" "), 40_006),
     (message(kind=FIFO, message_group="x" * 64), 40_006),
     (message(users={"TAGS": "x"}), 40_007),

@@ -22,7 +22,7 @@ from tests.unit.broker.grpc_peer import (
     publishing,
     subscribing,
 )
-from tests.unit.broker.wire import DEADLINE_S, SEND, Peer, clock_of, eventually, serving
+from tests.unit.broker.wire import DEADLINE_S, SEND, Peer, clock_of, eventually, serving, visible
 from tests.unit.broker.wire import half as remoting_half
 
 DUE_MS = 6_001
@@ -225,7 +225,7 @@ async def test_a_client_that_does_not_read_was_not_asked(
     async with serving(tmp_path) as server:
         peer = GrpcPeer.of(server)
         stream = await peer.produce("orders")
-        await peer.send(half())
+        (sent,) = (await peer.send(half())).entries
         clock_of(server).advance(ms=DUE_MS)
         stream.unsent_bytes = 10
         assert await obey(server, ASK) == "busy"
@@ -234,19 +234,26 @@ async def test_a_client_that_does_not_read_was_not_asked(
         assert row.checks_sent == 0
         stream.unsent_bytes = 0
         assert await obey(server, ASK) == "asked"
+        assert await peer.end(sent, COMMIT) == 20_000
+        assert [one.body for one in visible(server)] == [b"paid"]
 
 
 async def test_a_client_that_goes_while_it_is_asked_was_not_asked(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         peer = GrpcPeer.of(server)
         stream = await peer.produce("orders")
-        await peer.send(half())
+        (sent,) = (await peer.send(half())).entries
         clock_of(server).advance(ms=DUE_MS)
         stream.unsent_bytes = 10
         told = begin(server, verdict(ASK))
         await eventually(lambda: not stream.sent.empty())
         stream.cancel()
         assert (await told).value == "no_producer"
+        row = server.broker.store.core.half(0)
+        assert row is not None
+        assert row.checks_sent == 0
+        assert await peer.end(sent, COMMIT) == 20_000
+        assert [one.body for one in visible(server)] == [b"paid"]
 
 
 async def test_a_closed_stream_is_no_producer(tmp_path: Path) -> None:

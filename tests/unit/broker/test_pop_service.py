@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,11 @@ from escrowmq.broker.pop.receipts import (
     read_receipt,
 )
 from escrowmq.broker.server import Server
+from escrowmq.broker.state import long_polls
 from escrowmq.model.catalog import Group
 from escrowmq.model.errors import RequestRefused
 from escrowmq.model.futures import resolve
+from escrowmq.protocol.message.filter import parse_filter
 from escrowmq.protocol.remoting.admin_headers import ResetOffsetHeader
 from escrowmq.protocol.remoting.codes import RequestCode, ResponseCode
 from escrowmq.transaction.commands import RemoveGroup
@@ -149,6 +152,82 @@ async def test_an_answer_has_a_limit_of_bytes(
         clock_of(server).advance(ms=INVISIBLE_MS)
         again = [one for _ in range(3) for one in (await receive(server)).messages]
         assert [one.receipt.attempt for one in again] == [2, 2, 2]
+
+
+async def test_the_limit_of_bytes_keeps_the_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(tmp_path) as server:
+        peer = await shop(server, "x" * 100, "y" * 100)
+        assert len((await receive(server, is_fifo=True)).messages) == 2
+        await peer.ask(SEND, sending(), b"z")
+        clock_of(server).advance(ms=INVISIBLE_MS)
+        monkeypatch.setattr(taking, "BYTES_MAX", 350)
+        (again,) = (await receive(server, is_fifo=True)).messages
+        assert again.receipt.offset == 0
+        assert await acknowledge(server, again.receipt) == [AckOutcome.ACKNOWLEDGED]
+        rest = (await receive(server, is_fifo=True)).messages
+        assert [one.receipt.offset for one in rest] == [1, 2]
+
+
+@pytest.mark.parametrize("wait_ms", [0, 15_000])
+async def test_a_filter_that_matches_little_finds_its_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait_ms: int
+) -> None:
+    monkeypatch.setattr(taking, "EXAMINED_MAX", 2)
+    async with serving(tmp_path) as server:
+        peer = await shop(server)
+        for number in range(30):
+            tag = "wanted" if number == 25 else "other"
+            await peer.ask(SEND, sending(properties={"TAGS": tag}), b"%d" % number)
+        wanted = parse_filter("wanted")
+        (found,) = (await receive(server, tags=wanted, wait_ms=wait_ms)).messages
+        assert found.receipt.offset == 25
+        assert (await receive(server, tags=wanted)).status is ReceiveStatus.EMPTY
+        assert server.broker.popping.places.in_flight == 1
+        assert await acknowledge(server, found.receipt) == [AckOutcome.ACKNOWLEDGED]
+        await eventually(lambda: server.broker.meta.offsets["shop", "orders", 1] == 30)
+
+
+async def test_the_queues_of_one_answer_share_a_limit_of_examined_entries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(tmp_path) as server:
+        peer = await shop(server)
+        tags = parse_filter("none")
+        for queue_id in (0, 1):
+            await peer.ask(SEND, sending(queue_id=queue_id), b"a")
+        await receive(server, tags=tags)
+        for queue_id in (0, 1):
+            await peer.ask(SEND, sending(queue_id=queue_id), b"b")
+        monkeypatch.setattr(taking, "EXAMINED_MAX", 1)
+        wanted = Receive(group="shop", topic="orders", invisible_ms=INVISIBLE_MS, tags=tags)
+        take = server.broker.popping.taking.take
+        took = [take(wanted, Group(name="shop"), (0, 1), 0) for _ in range(3)]
+        assert [one.has_more for one in took] == [True, False, False]
+
+
+async def test_the_event_loop_does_other_work_between_the_turns_of_a_filter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(long_polls, "TRY_S", -1)
+    async with serving(tmp_path) as server:
+        peer = await shop(server, "a")
+        tags = parse_filter("none")
+        await receive(server, tags=tags)
+        for _ in range(9):
+            await peer.ask(SEND, sending(), b"b")
+        monkeypatch.setattr(taking, "EXAMINED_MAX", 1)
+        found = server.broker.popping.places.flights("shop", "orders", 1)
+        assert found is not None
+        waiting = [asyncio.ensure_future(receive(server, tags=tags, wait_ms=15_000)) for _ in "ab"]
+        steps = [found[1].next]
+        while steps[-1] < 10:
+            await asyncio.sleep(0)
+            steps.append(found[1].next)
+        assert max(after - before for before, after in pairwise(steps)) == 2
+        for one in waiting:
+            one.cancel()
 
 
 async def test_a_removed_group_begins_anew(tmp_path: Path) -> None:

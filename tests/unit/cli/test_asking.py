@@ -264,7 +264,10 @@ def test_only_what_is_parked_is_resumed(broker: InProcessBroker, run: Run) -> No
 
 
 def test_rows_are_printed_for_programs_too(run: Run) -> None:
-    assert run("group", "list", "-o", "csv").splitlines()[0] == "group,role,online,lag,paused_at_ms"
+    assert (
+        run("group", "list", "-o", "csv").splitlines()[0]
+        == "group,role,online,lag,in_flight,paused_at_ms"
+    )
     assert "group_unknown" in run("group", "show", "nobody", code=2)
 
 

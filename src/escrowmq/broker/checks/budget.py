@@ -62,6 +62,11 @@ class CheckBudget:
             return []
         return [head for head in mine.sent if not self._is_over(mine, head, now_ms)]
 
+    def awaits(self, head: int) -> bool:
+        """Whether a back-check of this transaction was sent and is not answered yet."""
+        group = self._group_of.get(head)
+        return group is not None and self._groups[group].sent[head][1] != NEVER
+
     def _is_over(self, mine: _Unanswered, head: int, now_ms: int) -> bool:
         sent_at_ms, next_at_ms = mine.sent[head]
         is_answering = mine.last_answer_ms >= sent_at_ms

@@ -16,11 +16,12 @@ from escrowmq.broker.grpc.names import topic_of
 from escrowmq.broker.grpc.requests import GrpcRequest, serves
 from escrowmq.broker.state.row_places import RowPlace, epoch_to_check
 from escrowmq.model.resolution import Resolution
-from escrowmq.protocol.grpc.enums import GrpcResolution
+from escrowmq.protocol.grpc.enums import GrpcResolution, GrpcSource
 from escrowmq.protocol.grpc.messages import EndTransactionRequest, EndTransactionResponse
 from escrowmq.transaction.commands import End
 
 if TYPE_CHECKING:
+    from escrowmq.broker.checks.budget import CheckBudget
     from escrowmq.broker.checks.endings import Endings
     from escrowmq.broker.grpc.transaction_ids import TransactionIds
     from escrowmq.model.errors import RequestRefused
@@ -43,6 +44,7 @@ class GrpcEnding:
     endings: Endings
     store: Store
     ids: TransactionIds
+    budget: CheckBudget
 
     @serves("EndTransaction")
     def end(self, request: GrpcRequest, asked: EndTransactionRequest) -> None:
@@ -59,7 +61,7 @@ class GrpcEnding:
             ids=(asked.message_id,) if asked.message_id else (),
             epoch=epoch_to_check(self.store.core.lineage, place),
             seen_to=place.log_offset,
-            from_check=self._is_asked(place),
+            from_check=self._is_asked(place, asked),
         )
 
         def contradicted(refused: RequestRefused, _stands: EndReply) -> None:
@@ -70,7 +72,12 @@ class GrpcEnding:
 
         self.endings.submit(request, command, asked.transaction_id, decided, contradicted)
 
-    def _is_asked(self, place: RowPlace) -> bool:
-        """Whether a back-check awaits this answer, whatever the client says: some never say it."""
+    def _is_asked(self, place: RowPlace, asked: EndTransactionRequest) -> bool:
+        """Whether this answers a back-check. Some clients never say so."""
         half = self.store.core.half(place.half_offset)
-        return half is not None and self.store.core.head_row(half).checks_sent > 0
+        if half is None:
+            return False
+        head = self.store.core.head_row(half)
+        # The budget forgets checks at a restart, and those that were unanswered for long.
+        says_so = asked.source == GrpcSource.SOURCE_SERVER_CHECK and head.checks_sent > 0
+        return says_so or self.budget.awaits(head.half_offset)

@@ -5,6 +5,7 @@ A client with a namespace names a resource in two parts; the broker has one name
 
 from __future__ import annotations
 
+from escrowmq.broker.state.groups import check_name
 from escrowmq.model.topic_names import OWN_PREFIXES
 from escrowmq.protocol.grpc.messages import Duration, Resource, Timestamp
 from escrowmq.protocol.message.limits import validate_topic
@@ -26,6 +27,13 @@ def topic_of(resource: Resource) -> str:
     topic = name_of(resource)
     validate_topic(topic)
     return topic
+
+
+def group_of(resource: Resource) -> str:
+    """Return the broker's name of a consumer group; refuse one that no group can have."""
+    group = name_of(resource)
+    check_name(group)
+    return group
 
 
 def resource_of(name: str) -> Resource:

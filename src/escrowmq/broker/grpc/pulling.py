@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from escrowmq.broker.grpc.codes import ok
-from escrowmq.broker.grpc.names import ms_of, name_of, topic_of
+from escrowmq.broker.grpc.names import group_of, ms_of, topic_of
 from escrowmq.broker.grpc.requests import GrpcRequest, serves
 from escrowmq.broker.grpc.settings import RECEIVED_MAX, expression_of
 from escrowmq.broker.grpc.streaming import stream
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from escrowmq.broker.grpc.telemetry import GrpcTelemetry
+    from escrowmq.broker.pop.places import PopPlaces
     from escrowmq.broker.state.counting import BrokerCounts
     from escrowmq.broker.state.expiring import Uses
     from escrowmq.broker.state.group_offsets import GroupOffsets
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 PULLED_BYTES_MAX = 256 * 1024
 PULLED_MAX = 1_024
 
+_POLICIES = frozenset(map(int, GrpcOffsetPolicy))
 _CODES = {
     ReadStatus.FOUND: GrpcCode.OK,
     ReadStatus.NO_MATCH: GrpcCode.MESSAGE_NOT_FOUND,
@@ -74,6 +76,7 @@ class GrpcPulling:
     topics: Topics
     queues: Queues
     offsets: GroupOffsets
+    places: PopPlaces
     uses: Uses
     telemetry: GrpcTelemetry
     counts: BrokerCounts
@@ -85,7 +88,7 @@ class GrpcPulling:
     @serves("PullMessage")
     def pull(self, request: GrpcRequest, asked: grpc.PullMessageRequest) -> None:
         """Answer a pull, or let it wait."""
-        group = self.groups.to_read(name_of(asked.group)).name
+        group = self.groups.to_read(group_of(asked.group)).name
         queue = self._queue(asked.message_queue)
         wait_ms = ms_of(asked.long_polling_timeout)
         if asked.offset < 0:
@@ -99,7 +102,11 @@ class GrpcPulling:
         wanted = parse_filter(expression_of(asked.filter_expression))
         pull = WaitingGrpcPull(request, group, queue, asked.offset, max(count_max, 1), wanted)
         told = self.telemetry.listener(request.client_id)
+        popped_to = self.places.pulled(group, *queue)
         base = self.offsets.reach.base_if_foreign(told, group, *queue, asked.offset)
+        if base is None and popped_to is not None and popped_to < asked.offset:
+            # The group popped until now, and did not come as far as here.
+            base = popped_to
         if base is not None:
             self._answer(pull, Pulled(status=ReadStatus.BEYOND_END, next_offset=base))
         elif not self._finish(pull, may_wait=wait_ms > 0 and self.polls.has_room(request)):
@@ -151,8 +158,8 @@ class GrpcPulling:
 
     @serves("UpdateOffset")
     def update(self, request: GrpcRequest, asked: grpc.UpdateOffsetRequest) -> None:
-        """Set the offset that a group reports."""
-        group = self.groups.to_read(name_of(asked.group)).name
+        """Set the offset that a group reports, at most to the end of the queue."""
+        group = self.groups.to_read(group_of(asked.group)).name
         queue = self._queue(asked.message_queue)
         if asked.offset < 0:
             raise RequestRefused("offset_illegal", "the lowest offset is 0", offset=asked.offset)
@@ -163,7 +170,7 @@ class GrpcPulling:
     @serves("GetOffset")
     def get(self, request: GrpcRequest, asked: grpc.GetOffsetRequest) -> None:
         """Answer how far a group has read a queue."""
-        group = self.groups.to_read(name_of(asked.group)).name
+        group = self.groups.to_read(group_of(asked.group)).name
         queue = self._queue(asked.message_queue)
         known = self.offsets.known((group, *queue), zero_if_recent=False)
         if known is None:
@@ -178,6 +185,14 @@ class GrpcPulling:
         queue = self._queue(asked.message_queue)
         readable = self.queues.get(*queue)
         policy = asked.query_offset_policy
+        if policy not in _POLICIES:
+            raise RequestRefused(
+                "number_out_of_range",
+                field="query_offset_policy",
+                value=policy,
+                min=min(_POLICIES),
+                max=max(_POLICIES),
+            )
         offset = 0
         if readable is not None:
             if policy == GrpcOffsetPolicy.TIMESTAMP:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 from escrowmq.broker.grpc.codes import OK, common_status, ok, status_of
-from escrowmq.broker.grpc.names import ms_of, name_of, set_time, timestamp
+from escrowmq.broker.grpc.names import group_of, ms_of, set_time, timestamp, topic_of
 from escrowmq.broker.grpc.renewing import HELD_MS_MAX, INVISIBLE_MS, Renewals
 from escrowmq.broker.grpc.requests import GrpcRequest, serves
 from escrowmq.broker.grpc.settings import POLLING_MS, RECEIVED_MAX, expression_of
@@ -33,7 +34,7 @@ from escrowmq.model.errors import RequestRefused
 from escrowmq.protocol.grpc import messages as grpc
 from escrowmq.protocol.grpc.enums import GrpcCode
 from escrowmq.protocol.message.filter import parse_filter
-from escrowmq.protocol.message.limits import NAME_CHARS_MAX, validate_topic
+from escrowmq.protocol.message.limits import NAME_CHARS_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,10 +83,9 @@ class GrpcReceiving:
             raise RequestRefused(
                 "pop_count_illegal", f"ask for 1 to {RECEIVED_MAX} messages", count=asked.batch_size
             )
-        topic = name_of(asked.message_queue.topic)
-        validate_topic(topic)
+        topic = topic_of(asked.message_queue.topic)
         wanted = Receive(
-            group=name_of(asked.group),
+            group=group_of(asked.group),
             topic=topic,
             tags=parse_filter(expression_of(asked.filter_expression)),
             count_max=min(asked.batch_size, RECEIVED_MAX),
@@ -94,9 +94,16 @@ class GrpcReceiving:
             attempt_id=asked.attempt_id[:NAME_CHARS_MAX],
             starts_at_end=True,
         )
-        request.closed = partial(self.popping.polls.drop, request)
+        request.closed = partial(self._closed, request)
         told = partial(self._received, request, wanted, is_held=is_held)
         self.popping.receive(wanted, told, request)
+        if request.closed is not None:
+            self.telemetry.waiting.add(request)
+
+    def _closed(self, request: GrpcRequest) -> None:
+        """Stop waiting: the client has gone."""
+        self.telemetry.waiting.drop(request)
+        self.popping.polls.drop(request)
 
     def _received(
         self,
@@ -106,6 +113,7 @@ class GrpcReceiving:
         *,
         is_held: bool,
     ) -> None:
+        self.telemetry.waiting.drop(request)
         if isinstance(received, BaseException):
             request.decline(received)
             return
@@ -124,22 +132,36 @@ class GrpcReceiving:
         receipts = deque(popped.receipt for popped in received.messages)
         try:
             for popped in received.messages:
-                yield _told(popped, invisible_ms)
                 if holder:
-                    self.popping.hold_back(popped.receipt, HELD_MS_MAX)
-                    self.renewals.hold(holder, popped.receipt)
+                    self._hold(holder, popped.receipt)
+                yield _told(popped, invisible_ms)
                 receipts.popleft()
             at = timestamp(self.popping.clock.now_ms())
             yield grpc.ReceiveMessageResponse(delivery_timestamp=at).SerializeToString()
         finally:
             # The client has gone: others may have what it did not get.
             for receipt in receipts:
-                self.popping.change_invisible(receipt, 0)
+                self._release(holder, receipt)
+
+    def _hold(self, client_id: str, receipt: Receipt) -> None:
+        # An admin may have reset the group's offsets meanwhile.
+        with suppress(RequestRefused):
+            if client_id in self.telemetry.sessions:
+                self.popping.hold_back(receipt, HELD_MS_MAX)
+                self.renewals.hold(client_id, receipt)
+            else:
+                self.renewals.hold_shortly(receipt)
+
+    def _release(self, holder: str, receipt: Receipt) -> None:
+        self.renewals.drop(holder, receipt)
+        # The client may have acknowledged it before it went.
+        with suppress(RequestRefused):
+            self.popping.change_invisible(receipt, 0)
 
     @serves("AckMessage")
     def acknowledge(self, request: GrpcRequest, asked: grpc.AckMessageRequest) -> None:
         """Acknowledge messages, each with its own outcome."""
-        group, topic = name_of(asked.group), name_of(asked.topic)
+        group, topic = group_of(asked.group), topic_of(asked.topic)
         entries = list(asked.entries)
         if not 1 <= len(entries) <= ENTRIES_MAX:
             raise RequestRefused(
@@ -169,7 +191,7 @@ class GrpcReceiving:
         invisible_ms = ms_of(asked.invisible_duration)
         if not 0 <= invisible_ms <= INVISIBLE_MS_MAX:
             raise _illegal(invisible_ms, 0)
-        old = read_receipt(name_of(asked.group), name_of(asked.topic), asked.receipt_handle)
+        old = read_receipt(group_of(asked.group), topic_of(asked.topic), asked.receipt_handle)
         receipt = self.popping.change_invisible(old, invisible_ms)
         self.renewals.drop(request.client_id, old)
         request.answer(
@@ -181,7 +203,7 @@ class GrpcReceiving:
         self, request: GrpcRequest, asked: grpc.ForwardMessageToDeadLetterQueueRequest
     ) -> None:
         """Make a message a dead letter, because its consumer gave it up."""
-        receipt = read_receipt(name_of(asked.group), name_of(asked.topic), asked.receipt_handle)
+        receipt = read_receipt(group_of(asked.group), topic_of(asked.topic), asked.receipt_handle)
 
         def told(error: BaseException | None) -> None:
             if error is not None:

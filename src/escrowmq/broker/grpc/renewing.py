@@ -68,6 +68,11 @@ class Renewals:
             del held[receipt.group, receipt.topic]
             if not held:
                 del self._held[client_id]
+                self._left.pop(client_id, None)
+
+    def hold_shortly(self, receipt: Receipt) -> None:
+        """Let a message be visible again soon: its client left before it got it."""
+        self._popping.hold_until(receipt, self._store_clock.now_ms() + INVISIBLE_MS)
 
     def leave(self, client_id: str) -> None:
         """Let the messages of a client be visible again soon, unless the client comes back."""

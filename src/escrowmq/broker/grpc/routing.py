@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from escrowmq.broker.grpc.codes import ok
-from escrowmq.broker.grpc.names import name_of, topic_of
+from escrowmq.broker.grpc.names import group_of, topic_of
 from escrowmq.broker.grpc.requests import GrpcRequest, serves
 from escrowmq.model.catalog import READ, WRITE, MessageType, Topic
 from escrowmq.model.errors import RequestRefused
@@ -67,7 +67,7 @@ class GrpcRouting:
     def assign(self, request: GrpcRequest, asked: grpc.QueryAssignmentRequest) -> None:
         """Answer from which queues a consumer receives: any, or each by itself if in order."""
         name = _named(asked.topic)
-        group = self.groups.to_read(name_of(asked.group))
+        group = self.groups.to_read(group_of(asked.group))
         topic = self.topics.if_sent_to(name)
         if not topic.perm & READ:
             raise RequestRefused(

@@ -70,7 +70,7 @@ def read_message(message: Message, topic: str) -> ReadMessage:
     users = message.user_properties
     properties = {UNIQ_KEY: message_id}
     texts = (message_id, *keys, tag) if system.HasField("tag") else (message_id, *keys)
-    if users or group or not _are_simple(texts):
+    if users or kind is MessageType.FIFO or not _are_simple(texts):
         properties = _user_properties(message, system)
         _check_id(message_id)
         properties[UNIQ_KEY] = message_id

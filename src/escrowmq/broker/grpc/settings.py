@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from escrowmq.broker.grpc.names import duration, name_of, topic_of
+from escrowmq.broker.grpc.names import duration, group_of, topic_of
 from escrowmq.broker.state.clients import ConsumerStatement, Subscription
-from escrowmq.broker.state.groups import check_name
 from escrowmq.model.catalog import ExponentialBackoff
 from escrowmq.model.errors import RequestRefused
 from escrowmq.protocol.grpc import messages as grpc
@@ -32,6 +31,7 @@ SEND_AGAIN_MS_MAX = 1_000
 SEND_BACKOFF = 2.0
 
 _POP = CONSUME_TYPES[-1]
+_TAG_FILTERS = (GrpcFilterType.FILTER_TYPE_UNSPECIFIED, GrpcFilterType.TAG)
 _PRODUCERS = (GrpcClientType.PRODUCER,)
 _CONSUMERS = (
     GrpcClientType.PUSH_CONSUMER,
@@ -71,8 +71,7 @@ def _topics(publishing: grpc.Publishing) -> tuple[str, ...]:
 
 def _consuming(said: grpc.Subscription) -> ConsumerStatement:
     _limit(len(said.subscriptions))
-    group = name_of(said.group)
-    check_name(group)
+    group = group_of(said.group)
     return ConsumerStatement(
         group=group,
         consume_type=_POP,
@@ -89,8 +88,9 @@ def _subscription(entry: grpc.SubscriptionEntry) -> Subscription:
 
 def expression_of(filter_: grpc.FilterExpression) -> str:
     """Return the tags that a subscription selects; refuse other languages."""
-    if filter_.type == GrpcFilterType.SQL:
-        raise RequestRefused("filter_unsupported", "subscribe by tags", kind="SQL")
+    if filter_.type not in _TAG_FILTERS:
+        kind = "SQL" if filter_.type == GrpcFilterType.SQL else filter_.type
+        raise RequestRefused("filter_unsupported", "subscribe by tags", kind=kind)
     if len(filter_.expression) > EXPRESSION_CHARS_MAX:
         raise RequestRefused("filter_unsupported", "too long", chars_max=EXPRESSION_CHARS_MAX)
     return filter_.expression or ALL

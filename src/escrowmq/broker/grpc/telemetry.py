@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from escrowmq.broker.grpc.renewing import Renewals
+    from escrowmq.broker.grpc.waiting import WaitingReceives
     from escrowmq.broker.net.answering import Answering
     from escrowmq.broker.net.grpc_call import GrpcCall
     from escrowmq.broker.state.clients import Clients
@@ -73,6 +74,7 @@ class GrpcTelemetry:
     tell_changed: Callable[[Iterable[str]], None]
     #: Holds the messages of consumers that are online.
     renewals: Renewals
+    waiting: WaitingReceives
     #: By client id.
     sessions: dict[str, GrpcSession] = field(default_factory=dict, init=False)
 
@@ -140,6 +142,7 @@ class GrpcTelemetry:
         if known is not None and known.stream is stream:
             del self.sessions[stream.client_id]
             self.renewals.leave(stream.client_id)
+            self.waiting.end(stream.client_id)
         self.tell_changed(self.clients.drop(stream))
 
     def close(self) -> None:
@@ -189,4 +192,5 @@ class GrpcTelemetry:
         if session is not None:
             self._leave(session)
             self.renewals.end(request.client_id)
+        self.waiting.end(request.client_id)
         request.answer(NotifyClientTerminationResponse(status=ok()))

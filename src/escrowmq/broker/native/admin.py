@@ -106,11 +106,12 @@ class NativeAdmin:
             key for key in known if header.group in ("", key[0]) and header.topic in ("", key[1])
         )
         keys, cursor = call.page_of(wanted, tuple[str, str, int])
+        now_ms = self.clock.now_ms()
 
         def told(key: tuple[str, str, int]) -> tuple[object, ...]:
             queue = self.reader.queue(key[1], key[2])
             end = queue.end if queue is not None else 0
-            progress = self.places.progress(*key)
+            progress = self.places.progress(*key, now_ms)
             lag = max(end - known[key] - progress.beyond, 0)
             return (*key, known[key], end, lag, progress.in_flight)
 

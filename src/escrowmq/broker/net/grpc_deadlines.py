@@ -53,8 +53,16 @@ class Deadlines:
             if call.deadline is not None and not call.has_ended:
                 call.tick = ceil(call.deadline * TICKS_PER_S)
                 self._calls.setdefault(call.tick, set()).add(call)
-        now = int(self._loop.time() * TICKS_PER_S)
+        try:
+            self._expire(int(self._loop.time() * TICKS_PER_S))
+        finally:
+            is_needed = self._calls or self._new
+            self._timer = self._loop.call_later(1 / TICKS_PER_S, self._tick) if is_needed else None
+
+    def _expire(self, now: int) -> None:
         for tick in [tick for tick in self._calls if tick <= now]:
-            for call in self._calls.pop(tick):
-                call.expire()
-        self._timer = self._loop.call_later(1 / TICKS_PER_S, self._tick) if self._calls else None
+            # A call whose end fails leaves the others here, for the next tick.
+            calls = self._calls[tick]
+            while calls:
+                calls.pop().expire()
+            del self._calls[tick]

@@ -146,10 +146,10 @@ class GrpcDoor:
     # Periodic work.
 
     def _look(self) -> None:
+        self._timer = self._loop.call_later(LOOK_S, self._look)
         now = self.time()
         for connection in list(self.connections):
             connection.look(now)
-        self._timer = self._loop.call_later(LOOK_S, self._look)
 
     # The end.
 

@@ -98,6 +98,12 @@ class QueueFlights:
             self._find_due()
         return [self.base + at for at in found.tolist()]
 
+    def invisible(self, now_ms: int) -> int:
+        """How many delivered messages are neither done nor visible again."""
+        rows = slice(self._first, self._first + self.next - self.base)
+        visible_at = self._visible_at[rows]
+        return int(np.count_nonzero((visible_at > now_ms) & (visible_at != NEVER)))
+
     def due_after(self, now_ms: int) -> int:
         """Return when the next message in flight is visible again; ``NEVER`` if none is."""
         rows = slice(self._first, self._first + self.next - self.base)
@@ -134,10 +140,10 @@ class QueueFlights:
         if wanted:
             self.count += len(wanted)
             self.due_from_ms = min(self.due_from_ms, visible_at_ms)
-        delivered = set(wanted)
-        for offset in range(before, end):
-            if offset not in delivered and not self._position.has(offset):
-                self._skip(offset)
+        at = before
+        for offset in (*wanted, end):
+            self._skip(at, offset - at)
+            at = offset + 1
         self._advance()
         return wanted
 
@@ -181,7 +187,7 @@ class QueueFlights:
     def lose(self, offset: int) -> None:
         """Skip a delivered message whose bytes are gone."""
         self.finish(offset)
-        self._skip(offset)
+        self._skip(offset, 1)
 
     def delete_below(self, start: int) -> None:
         """Mark everything below as done: retention deleted it."""
@@ -200,12 +206,15 @@ class QueueFlights:
         taken, self.skipped = self.skipped, []
         return taken
 
-    def _skip(self, offset: int) -> None:
+    def _skip(self, offset: int, count: int) -> None:
+        # Some of them may be acknowledged already; to record them again changes nothing.
+        if count <= 0:
+            return
         if self.skipped and sum(self.skipped[-1]) == offset:
-            first, count = self.skipped[-1]
-            self.skipped[-1] = (first, count + 1)
+            first, before = self.skipped[-1]
+            self.skipped[-1] = (first, before + count)
         else:
-            self.skipped.append((offset, 1))
+            self.skipped.append((offset, count))
 
     def _row(self, offset: int) -> int | None:
         return self._first + offset - self.base if self.base <= offset < self.next else None

@@ -41,6 +41,7 @@ class PopProgress(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     is_popped: bool
     #: Messages acknowledged beyond the prefix.
     beyond: int = 0
+    #: Messages that a consumer has, and that are not visible again.
     in_flight: int = 0
 
 
@@ -80,7 +81,7 @@ class PopPlaces:
         """Messages in flight to all groups."""
         return sum(flights.count for flights in self._flights.values())
 
-    def progress(self, group: str, topic: str, queue_id: int) -> PopProgress:
+    def progress(self, group: str, topic: str, queue_id: int, now_ms: int) -> PopProgress:
         """Return a group's progress beyond its acknowledged prefix."""
         pops, names = self._store.core.pops, self._store.core.names
         number = names.number_of(topic, queue_id) if group in pops.groups else None
@@ -91,7 +92,7 @@ class PopPlaces:
         return PopProgress(
             is_popped=True,
             beyond=int.from_bytes(position.above, "little").bit_count(),
-            in_flight=0 if flights is None else flights.count,
+            in_flight=0 if flights is None else flights.invisible(now_ms),
         )
 
     def is_popped(self, group: str, topic: str, queue_id: int) -> bool:

@@ -121,3 +121,5 @@ class ReceivedBatch(msgspec.Struct, frozen=True, kw_only=True):
     popped_at_ms: int = 0
     #: About how many more messages the group could receive.
     rest: int = 0
+    #: Whether the filter has not seen all messages yet.
+    has_more: bool = False

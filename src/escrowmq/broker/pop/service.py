@@ -118,14 +118,25 @@ class PopService:
         if again is not None:
             again(lambda error: self._received_later(wanted, tell, owner, error))
             return
-        received = self._look(wanted)
-        if received.status is not ReceiveStatus.EMPTY or wanted.wait_ms <= 0:
+        if wanted.tags is not None and self.polls.is_behind:
+            # A filter may have to see many messages: it takes its turn.
+            received = ReceivedBatch(status=ReceiveStatus.EMPTY, has_more=True)
+        else:
+            received = self._look(wanted)
+        may_wait = wanted.wait_ms > 0 or received.has_more
+        if received.status is not ReceiveStatus.EMPTY or not may_wait:
             tell(received)
         elif not self.polls.has_room(owner):
             tell(ReceivedBatch(status=ReceiveStatus.FULL))
         else:
-            queues = tuple((wanted.topic, queue_id) for queue_id in self._queue_ids(wanted))
-            self.polls.add(WaitingPop(wanted, tell, owner, queues), wanted.wait_ms)
+            self._wait(wanted, tell, owner, has_more=received.has_more)
+
+    def _wait(self, wanted: Receive, tell: Tell, owner: Hashable, *, has_more: bool) -> None:
+        queues = tuple((wanted.topic, queue_id) for queue_id in self._queue_ids(wanted))
+        poll = WaitingPop(wanted, tell, owner, queues)
+        self.polls.add(poll, wanted.wait_ms)
+        if has_more:
+            self.polls.try_again([poll])
 
     def _received_later(
         self, wanted: Receive, tell: Tell, owner: Hashable, error: BaseException | None
@@ -186,7 +197,9 @@ class PopService:
                 popped_at_ms=now_ms,
                 rest=took.rest,
             )
-        return ReceivedBatch(status=ReceiveStatus.FULL if took.is_full else ReceiveStatus.EMPTY)
+        if took.is_full:
+            return ReceivedBatch(status=ReceiveStatus.FULL)
+        return ReceivedBatch(status=ReceiveStatus.EMPTY, has_more=took.has_more)
 
     def _note(self, wanted: Receive, took: Took, now_ms: int) -> None:
         group, topic = wanted.group, wanted.topic
@@ -223,7 +236,10 @@ class PopService:
             poll.tell(error)
             return True
         if received.status is ReceiveStatus.EMPTY and not poll.is_over:
-            return False
+            if received.has_more:
+                self.polls.try_again([poll])
+            if received.has_more or poll.wanted.wait_ms > 0:
+                return False
         poll.tell(received)
         return True
 

@@ -22,14 +22,18 @@ if TYPE_CHECKING:
 BYTES_MAX = 256 * 1024
 """Bytes of one answer, which may hold one larger message."""
 
-READS_MAX = 8
-"""Reads of new messages for one answer; a filter that matches little goes on with the next."""
+EXAMINED_MAX = 2_048
+"""Queue entries that are examined before the event loop may do other work."""
 
 
 @dataclass(slots=True)
 class Took:
     """Messages for one answer."""
 
+    #: How many more queue entries may be examined.
+    examinable: int
+    #: Whether some that may match were not examined.
+    has_more: bool = False
     messages: list[PoppedMessage] = field(default_factory=list)
     size: int = 0
     again_count: int = 0
@@ -70,7 +74,7 @@ class PopTaking:
 
     def take(self, wanted: Receive, group: Group, queue_ids: Sequence[int], now_ms: int) -> Took:
         """Deliver up to ``wanted.count_max`` messages."""
-        took = Took()
+        took = Took(EXAMINED_MAX)
         out = self.counts.given(wanted.group, wanted.topic)
         self._turn += 1
         shift = self._turn % max(len(queue_ids), 1)
@@ -123,19 +127,20 @@ class PopTaking:
         ]
         if exhausted:
             due = [offset for offset in due if offset not in exhausted]
-        self._take_again(place, took, due)
-        if not (exhausted and wanted.is_fifo):
+        is_all = self._take_again(place, took, due)
+        if not wanted.is_fifo or (is_all and not exhausted):
             self._take_new(place, took)
         if len(took.messages) > before:
             flights.attempt_id, flights.is_fifo = wanted.attempt_id, wanted.is_fifo
 
     def _take_again(
         self, place: _Place, took: Took, offsets: list[int], *, counts: bool = True
-    ) -> None:
+    ) -> bool:
+        """Deliver messages again; return whether the answer has room for all of them."""
         for first, count in _runs(offsets):
             records = self._read(place, took, first, count, is_filtered=False)
             if records is None:
-                return
+                return False
             found, end = records
             place.flights.deliver_again(found, place.now_ms, place.until_ms, counts=counts)
             for offset in range(first, end):
@@ -143,20 +148,27 @@ class PopTaking:
                     place.flights.lose(offset)
             self._give(place, took, found)
             took.again_count += len(found)
+            if end < first + count:
+                return False
+        return True
 
     def _take_new(self, place: _Place, took: Took) -> None:
         flights = place.flights
-        for _ in range(READS_MAX):
+        while True:
             room = min(place.wanted.count_max - len(took.messages), flights.room)
             if flights.room == 0 or self.is_full:
                 took.is_full = took.is_full or flights.next < place.queue.end
                 return
             if room <= 0 or flights.next >= place.queue.end:
                 return
+            if took.examinable <= 0:
+                took.has_more = True
+                return
             records = self._read(place, took, flights.next, room, is_filtered=True)
             if records is None:
                 return
             found, end = records
+            took.examinable -= max(end - flights.next, 1)
             given = flights.deliver(end, list(found), place.now_ms, place.until_ms)
             self._give(place, took, {offset: found[offset] for offset in given})
 
@@ -173,6 +185,7 @@ class PopTaking:
             count_max=count,
             bytes_max=max(BYTES_MAX - took.size, 1),
             codes=place.wanted.tags if is_filtered else None,
+            examined_max=took.examinable,
         )
         found = {queue_offset_of(record): record for record in pulled.messages}
         return found, pulled.next_offset

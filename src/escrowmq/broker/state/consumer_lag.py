@@ -72,6 +72,7 @@ def lags(readers: Readers) -> Iterator[GroupLag]:
 def _lag(readers: Readers, group: str, topic: str, queue_count: int) -> GroupLag:
     lag = GroupLag(group=group, topic=topic)
     out = readers.counts.out.get((group, topic))
+    now_ms = readers.popping.clock.now_ms()
     for queue_id in range(queue_count):
         queue = readers.queues.get(topic, queue_id)
         if queue is None:
@@ -81,7 +82,7 @@ def _lag(readers: Readers, group: str, topic: str, queue_count: int) -> GroupLag
         acknowledged = min(max(acknowledged, start), end)
         pulled = acknowledged if out is None else out.pulled.get(queue_id, acknowledged)
         pulled = min(max(pulled, acknowledged), end)
-        progress = readers.popping.places.progress(group, topic, queue_id)
+        progress = readers.popping.places.progress(group, topic, queue_id, now_ms)
         messages, in_flight = end - acknowledged, pulled - acknowledged
         if progress.is_popped:
             messages = max(messages - progress.beyond, 0)

@@ -60,10 +60,16 @@ class LongPolls(Generic[PollT]):
         self._last_tick = _tick_at(0)
         #: Polls to try again, for example because a queue grew or their time is up.
         self._to_try: deque[PollT] = deque()
+        self._is_trying = False
 
     def has_room(self, owner: Hashable) -> bool:
         """Whether one more poll of this owner may wait."""
         return self.waiting < WAITING_MAX and len(self._by_owner.get(owner, ())) < OWNED_MAX
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether some polls wait for their turn to be tried."""
+        return bool(self._to_try)
 
     def add(self, poll: PollT, wait_ms: int) -> None:
         """Let a poll wait."""
@@ -105,22 +111,26 @@ class LongPolls(Generic[PollT]):
         tick = _tick_at(0)
         ticks = range(self._last_tick, tick + 1)
         # Polls of the last tick are still here if there are very many.
-        over = [poll for due in ticks for poll in self._by_tick.get(due, ()) if not poll.is_over]
-        for poll in over:
-            poll.is_over = True
         self._last_tick = tick
-        self.try_again(over)
+        self._end(poll for due in ticks for poll in self._by_tick.get(due, ()))
 
     def end(self) -> None:
         """Try all polls for the last time, because the broker stops."""
-        over = [poll for poll in self if not poll.is_over]
+        self._end(self)
+
+    def end_of(self, owner: Hashable) -> None:
+        """Try the polls of this owner for the last time."""
+        self._end(self._by_owner.get(owner, ()))
+
+    def _end(self, polls: Iterable[PollT]) -> None:
+        over = [poll for poll in polls if not poll.is_over]
         for poll in over:
             poll.is_over = True
         self.try_again(over)
 
     def try_again(self, polls: Iterable[PollT]) -> None:
-        """Try these polls, a few at a time."""
-        was_idle = not self._to_try
+        """Try these polls, a few at a time; a poll that is being tried goes on after the others."""
+        was_idle = not (self._to_try or self._is_trying)
         self._to_try.extend(polls)
         if was_idle and self._to_try:
             self._try()
@@ -128,15 +138,23 @@ class LongPolls(Generic[PollT]):
     def _try(self) -> None:
         loop = asyncio.get_running_loop()
         until = loop.time() + TRY_S
-        while self._to_try:
-            poll = self._to_try.popleft()
-            # The poll may have been answered since, or its connection closed.
-            if poll in self._by_owner.get(poll.owner, ()) and self._finish(poll):
-                self._remove(poll)
-            if loop.time() > until and self._to_try:
+        self._is_trying = True
+        try:
+            while self._to_try:
+                self._try_next()
+                if loop.time() > until:
+                    break
+        finally:
+            self._is_trying = False
+            if self._to_try:
                 # The event loop sends these answers before more are made.
                 loop.call_soon(self._try)
-                return
+
+    def _try_next(self) -> None:
+        poll = self._to_try.popleft()
+        # The poll may have been answered since, or its connection closed.
+        if poll in self._by_owner.get(poll.owner, ()) and self._finish(poll):
+            self._remove(poll)
 
 
 def _tick_at(seconds: float) -> int:

@@ -90,11 +90,19 @@ class Queues:
         count_max: int,
         bytes_max: int,
         codes: Container[int] | None,
+        examined_max: int | None = None,
     ) -> Pulled:
-        """Return messages from this offset on; with ``codes``, only those with such tags."""
+        """Return messages from this offset on; with ``codes``, only those with such tags.
+
+        ``examined_max`` limits further how many entries of a stored queue a filtered read examines.
+        """
         view = self.views.get(topic)
         if view is None:
             return self._reader.pull(
-                topic, queue_id, offset, count_max=count_max, bytes_max=bytes_max, codes=codes
+                *(topic, queue_id, offset),
+                count_max=count_max,
+                bytes_max=bytes_max,
+                codes=codes,
+                examined_max=examined_max,
             )
         return view.pull(offset, count_max=count_max, bytes_max=bytes_max, codes=codes)

@@ -139,6 +139,6 @@ class Following:
         self._go_on()
 
     def _tick(self, name: str, every_s: float, work: Callable[[], None]) -> None:
-        work()
         self._timers[name] = self._loop.call_later(every_s, self._tick, name, every_s, work)
+        work()
         self._go_on()

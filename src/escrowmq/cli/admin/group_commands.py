@@ -32,6 +32,7 @@ CONSUMER = "consumer"
 PLACES = {"earliest": 0, "latest": -1}
 COLUMNS = (
     *("group", "role", "online", "lag"),
+    ("in flight", lambda group: "" if group.in_flight is None else str(group.in_flight)),
     ("paused since", lambda group: at(group.paused_at_ms)),
 )
 
@@ -47,8 +48,10 @@ def list_(broker: BrokerOption = DEFAULT_BROKER, output: OutputOption = Output.T
     for row in members:
         online[row.group, row.role] += row.client_id is not None
     lag: dict[str, int] = defaultdict(int)
+    in_flight: dict[str, int] = defaultdict(int)
     for row in offsets:
         lag[row.group] += row.lag
+        in_flight[row.group] += row.in_flight
         online.setdefault((row.group, CONSUMER), 0)
     groups = [
         broker_shapes.GroupShape(
@@ -56,6 +59,7 @@ def list_(broker: BrokerOption = DEFAULT_BROKER, output: OutputOption = Output.T
             role=role,
             online=count,
             lag=lag[name] if role == CONSUMER else None,
+            in_flight=in_flight[name] if role == CONSUMER else None,
             paused_at_ms=paused[name].at_ms if role == CONSUMER and name in paused else None,
         )
         for (name, role), count in sorted(online.items())

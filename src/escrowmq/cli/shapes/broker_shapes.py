@@ -114,6 +114,8 @@ class GroupShape(Shape, frozen=True, kw_only=True):
     online: int
     #: Messages that the group has not acknowledged; null for producers.
     lag: int | None
+    #: Of those, messages in flight: delivered by pop, not acknowledged and not visible again.
+    in_flight: int | None
     #: When an operator paused it; null for a group that is not paused.
     paused_at_ms: int | None
 
@@ -151,7 +153,7 @@ class GroupQueueShape(Shape, frozen=True, kw_only=True):
     end: int
     #: Messages that the group has not acknowledged.
     lag: int
-    #: Of those, messages in flight: delivered by pop and not acknowledged.
+    #: Of those, messages in flight: delivered by pop, not acknowledged and not visible again.
     in_flight: int = 0
 
 

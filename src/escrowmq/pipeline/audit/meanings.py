@@ -236,7 +236,7 @@ MEANINGS: dict[FindingName, Meaning] = {
     FindingName.CONSUMER_STUCK: Meaning(
         Breach.STUCK,
         ComparedEvidence.CONSUMERS,
-        "the group's next message has been visible for too long",
+        "the group's next message has been visible for too long, and no consumer holds a message",
         "check that a consumer of the group is running, and read its log",
     ),
 }

@@ -381,7 +381,7 @@ class OffsetRow(NativeRow, frozen=True):
     #: The next queue offset that the group will read, and the queue's end.
     offset: Int64
     end: Int64
-    #: Messages that the group has not acknowledged; of those, in flight to a group that pops.
+    #: Messages that are not acknowledged; of those, delivered by pop and not visible again.
     lag: Int64
     in_flight: Int64 = 0
 

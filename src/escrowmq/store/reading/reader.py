@@ -111,8 +111,12 @@ class StoreReader:
         count_max: int,
         bytes_max: int,
         codes: Container[int] | None = None,
+        examined_max: int | None = None,
     ) -> Pulled:
-        """Return visible messages from this offset on; with ``codes``, only with such tags."""
+        """Return visible messages from this offset on; with ``codes``, only with such tags.
+
+        ``examined_max`` limits further how many entries a filtered read examines.
+        """
         queue = self.queue(topic, queue_id)
         if queue is None:
             return Pulled(status=ReadStatus.NO_SUCH_QUEUE)
@@ -128,7 +132,8 @@ class StoreReader:
         taken: list[tuple[int, QueueEntry]] = []
         total = 0
         next_offset = offset
-        for entry in queue.entries(offset, count_max if codes is None else FILTERED_MAX):
+        examined = count_max if codes is None else examined_max or FILTERED_MAX
+        for entry in queue.entries(offset, examined):
             if codes is None or entry.tags in codes:
                 total += entry.size
                 # Take at least one message, however large, so that the reader gets past it.

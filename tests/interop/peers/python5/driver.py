@@ -114,7 +114,7 @@ class Script(TransactionChecker):  # type: ignore[misc]
 
 
 class Listener(MessageListener):  # type: ignore[misc]
-    """Refuses a key as often as it was told, then accepts it."""
+    """Refuses a key as often as it was told, then accepts it; never returns if told -1."""
 
     def __init__(self, client: str, wire: Wire, fail: dict[str, int]) -> None:
         self._client = client
@@ -126,10 +126,13 @@ class Listener(MessageListener):  # type: ignore[misc]
         """Report the message."""
         (key,) = message.keys
         with self._lock:
-            refused = self._left[key] > 0
+            refused, hangs = self._left[key] > 0, self._left[key] < 0
             self._left[key] -= refused
-        facts = {"client": self._client, "accepted": not refused, "view": view(message)}
+        accepted = not (refused or hangs)
+        facts = {"client": self._client, "accepted": accepted, "view": view(message)}
         self._wire.write({"event": "shown", **facts})
+        if hangs:
+            threading.Event().wait()
         return ConsumeResult.FAILURE if refused else ConsumeResult.SUCCESS
 
 
