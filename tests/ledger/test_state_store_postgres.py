@@ -14,6 +14,7 @@ import pytest
 
 from escrowmq.model.errors import StoreUnusable
 from escrowmq.testing.faulty_disk import FaultyDisk
+from escrowmq.transaction.commands import Prepare
 from escrowmq.transaction.policy import CheckPolicy
 from escrowmq.transaction.state_store import WantedStates
 from tests.crash.driver import BORN, POLICY, Driver
@@ -99,6 +100,39 @@ def test_a_failover_that_lost_its_tail_is_corrected(server: Any, policy: CheckPo
     driver.store.follower.states._database.close()  # type: ignore[attr-defined]
     driver.prepare(driver.message())
     driver.sync()
+    judge_states(driver.store)
+    let_go(driver.store)
+
+
+def test_a_nul_in_a_group_of_an_older_log_stops_nothing(server: Any, policy: CheckPolicy) -> None:
+    driver = driver_on(policy)
+    message = driver.message()
+    driver.store.execute(
+        Prepare(group="pa\0y", transaction_id="t", messages=(message,)), driver.clock.now_ms()
+    )
+    driver.sync()
+    assert state_of(driver) == "follows"
+    with psycopg.connect(server.get_uri()) as connection:
+        asked = "SELECT producer_group FROM escrowmq_undecided"
+        assert connection.execute(asked).fetchall() == [("pa␀y",)]
+    judge_states(driver.store)
+    let_go(driver.store)
+
+
+def test_a_lost_right_is_told_from_a_server_that_is_away(server: Any, policy: CheckPolicy) -> None:
+    driver = driver_on(policy)
+    driver.prepare(driver.message())
+    driver.sync()
+    with psycopg.connect(server.get_uri(), autocommit=True) as connection:
+        connection.execute("ALTER TABLE escrowmq_state_transactions RENAME TO hidden")
+        driver.prepare(driver.message())
+        driver.sync()
+        assert driver.store.follower is not None
+        problem = driver.store.follower.problem
+        assert problem is not None
+        assert problem.code == "state_store_rejected"
+        connection.execute("ALTER TABLE hidden RENAME TO escrowmq_state_transactions")
+    driver.store.follower.follow_all()
     judge_states(driver.store)
     let_go(driver.store)
 

@@ -14,7 +14,7 @@ from escrowmq.model.errors import RequestRefused, StoreUnusable, Unavailable
 from escrowmq.model.lineage import Epoch, new_lineage
 from escrowmq.store.disk.disk import OsDisk
 from escrowmq.store.sql.database import StateDatabase, _with_driver
-from escrowmq.store.sql.schema import VIEW
+from escrowmq.store.sql.schema import NAME_CHARS_MAX, VIEW
 from escrowmq.store.sql.sql_states import SqlStates
 from escrowmq.store.states.choosing import place_of, url_in
 from escrowmq.testing.clock import ManualClock
@@ -322,3 +322,29 @@ def test_of_two_claims_at_the_same_moment_one_is_tried_again(tmp_path: Path) -> 
 def test_the_time_is_the_databases() -> None:
     states = SqlStates("postgresql://host/database", "s1")
     assert "clock_timestamp()" in str(states._now())
+
+
+def test_a_nul_in_a_name_of_an_older_log_is_shown(tmp_path: Path) -> None:
+    driver = driver_of("sql", tmp_path)
+    driver.hold("t0", group="pa\0y", ledger="L\0")
+    driver.hold("t1", group="g" * (NAME_CHARS_MAX + 1))
+    asked = "SELECT producer_group, ledger FROM escrowmq_undecided ORDER BY half_offset"
+    assert ask(tmp_path, asked) == [("pa␀y", "L␀"), ("g" * NAME_CHARS_MAX, "")]
+    driver = driver.restarted("crashed")
+    assert must_agree(driver) == [0, 1]
+    assert follower_of(driver).disagreed == 0
+
+
+@pytest.mark.parametrize("kind", ["DataError", "ProgrammingError"])
+def test_a_rejected_statement_is_told_from_a_database_that_is_away(
+    kind: str, tmp_path: Path
+) -> None:
+    import sqlalchemy as sa
+
+    database = StateDatabase(f"sqlite:///{tmp_path / 'state.db'}")
+    database.connect()
+    rejected = getattr(sa.exc, kind)("INSERT", None, ValueError("permission denied"))
+    with pytest.raises(Unavailable, match="permission denied") as refused, database.transaction():
+        raise rejected
+    assert refused.value.code == "state_store_rejected"
+    assert not database.is_connected

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sqlalchemy import URL, Connection, Engine
+    from sqlalchemy.exc import SQLAlchemyError
 
     from escrowmq.store.sql.schema import StateTables
 
@@ -20,6 +21,9 @@ CONNECT_S = 5
 _PRAGMAS = ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = NORMAL")
 STATEMENT_MS = 60_000
 """PostgreSQL ends a statement that takes longer."""
+
+CAUSE_CHARS_MAX = 200
+"""The database's words in an error are cut to this length."""
 
 
 class StateDatabase:
@@ -33,7 +37,7 @@ class StateDatabase:
             raise StoreUnusable(
                 "sqlalchemy_missing", 'install it with: pip install "escrowmq[sql]"'
             ) from None
-        self._error, self._conflict = sa.exc.SQLAlchemyError, sa.exc.IntegrityError
+        self._errors = sa.exc
         self.tables: StateTables = state_tables()
         self._engine = _engine(url)
         self._connection: Connection | None = None
@@ -88,15 +92,23 @@ class StateDatabase:
     def _refusing(self) -> Iterator[None]:
         try:
             yield
-        except self._conflict:
+        except self._errors.IntegrityError:
             # A row that this broker adds is there already: the rows are not those it left.
             raise StatesLostTrack from None
-        except self._error as error:
+        except (self._errors.DataError, self._errors.ProgrammingError) as error:
             self.close()
-            cause = str(getattr(error, "orig", None) or error).strip()
             raise Unavailable(
-                "state_store_away", "the database of the state store is away", cause=cause[:200]
+                "state_store_rejected", "the database rejects a statement", cause=_cause(error)
             ) from None
+        except self._errors.SQLAlchemyError as error:
+            self.close()
+            raise Unavailable(
+                "state_store_away", "the database of the state store is away", cause=_cause(error)
+            ) from None
+
+
+def _cause(error: SQLAlchemyError) -> str:
+    return str(getattr(error, "orig", None) or error).strip()[:CAUSE_CHARS_MAX]
 
 
 def _engine(url: str) -> Engine:

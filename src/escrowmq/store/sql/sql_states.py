@@ -16,6 +16,7 @@ from escrowmq.model.errors import StoreUnusable, Unavailable
 from escrowmq.model.lineage import new_lineage
 from escrowmq.store.disk.rows import Rows
 from escrowmq.store.sql.database import StateDatabase
+from escrowmq.store.sql.schema import NAME_CHARS_MAX
 from escrowmq.transaction.records import NEVER
 from escrowmq.transaction.state_store import (
     HELD_ROWS,
@@ -39,6 +40,8 @@ PART_ROWS = 16_384
 NAMED_MAX = 1_000
 LEASE_S = 15.0
 """A broker that has written within this time still claims its store id."""
+NUL_SHOWN = "\u2400"
+"""Stands for a NUL in a name, of the same length in characters."""
 _CHECKED = ("state", "checks_sent", "next_check_at_ms")
 
 
@@ -320,8 +323,8 @@ class SqlStates:
                 "log_offset": columns["log_offset"][at],
                 "size": columns["size"][at],
                 "stored_at_ms": columns["stored_at_ms"][at],
-                "producer_group": origins[columns["origin"][at]].group,
-                "ledger": origins[columns["origin"][at]].ledger,
+                "producer_group": _storable(origins[columns["origin"][at]].group),
+                "ledger": _storable(origins[columns["origin"][at]].ledger),
                 "state": columns["state"][at],
                 "checks_sent": columns["checks_sent"][at],
                 "next_check_at_ms": (
@@ -346,6 +349,11 @@ class SqlStates:
             )
             deleted += done.rowcount
         return deleted
+
+
+def _storable(name: str) -> str:
+    """Return a name as a column can hold it: PostgreSQL has no NUL, and a log may have one."""
+    return name.replace("\0", NUL_SHOWN)[:NAME_CHARS_MAX]
 
 
 def _changes(values: dict[str, Any]) -> dict[str, Any]:
