@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from collections.abc import Iterator
@@ -12,7 +13,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from escrowmq.model.errors import StoreUnusable
+from escrowmq.broker.write import following
+from escrowmq.broker.write.writer import Writer
+from escrowmq.model.clock import SystemClock
+from escrowmq.model.errors import StoreUnusable, Unavailable
 from escrowmq.testing.faulty_disk import FaultyDisk
 from escrowmq.transaction.commands import Prepare
 from escrowmq.transaction.policy import CheckPolicy
@@ -20,6 +24,8 @@ from escrowmq.transaction.state_store import WantedStates
 from tests.crash.driver import BORN, POLICY, Driver
 from tests.crash.state_stores import judge_states, let_go
 from tests.ledger.conftest import postgres_server
+from tests.unit.broker.wire import eventually
+from tests.unit.store.helpers import message
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +108,45 @@ def test_a_failover_that_lost_its_tail_is_corrected(server: Any, policy: CheckPo
     driver.sync()
     judge_states(driver.store)
     let_go(driver.store)
+
+
+def prepare(name: str) -> Prepare:
+    return Prepare(group="pay", transaction_id=name, messages=(message(name, unique_key=name),))
+
+
+def backend_of(driver: Driver) -> int:
+    """The process of the server that serves the broker."""
+    assert driver.store.follower is not None
+    found: int = driver.store.follower.states._database._raw.info.backend_pid  # type: ignore[attr-defined]
+    return found
+
+
+async def test_a_silent_server_is_away_and_holds_up_no_stop(
+    policy: CheckPolicy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "SILENT_S", 0.05)
+    monkeypatch.setattr(following, "CLOSE_S", 0.05)
+    driver = driver_on(policy)
+    writer = Writer(driver.store, SystemClock())
+    follower = driver.store.follower
+    assert follower is not None
+    await writer.submit(prepare("a"))
+    await eventually(lambda: follower.is_equal and not follower.lag_rows)
+    backend = backend_of(driver)
+    os.kill(backend, signal.SIGSTOP)
+    try:
+        await writer.submit(prepare("b"))
+        await eventually(lambda: follower.state == "away")
+        with pytest.raises(Unavailable, match="not answered"):
+            await writer.submit(prepare("c"))
+        os.kill(backend, signal.SIGCONT)
+        await eventually(lambda: follower.state == "follows")
+        os.kill(backend, signal.SIGSTOP)
+        await writer.submit(prepare("d"))
+        async with asyncio.timeout(20):
+            await writer.close()
+    finally:
+        os.kill(backend, signal.SIGCONT)
 
 
 def test_a_nul_in_a_group_of_an_older_log_stops_nothing(server: Any, policy: CheckPolicy) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import sqlite3
 import sys
 from contextlib import closing
@@ -267,7 +268,11 @@ def test_postgresql_gets_a_driver_and_limits() -> None:
 
     url, arguments = _with_driver(sa.make_url("postgresql://user@host/database"))
     assert url.drivername == "postgresql+psycopg"
-    assert arguments == {"connect_timeout": 5, "options": "-c statement_timeout=60000"}
+    assert arguments["connect_timeout"] == 5
+    assert arguments["tcp_user_timeout"] == 10_000
+    assert arguments["options"] == "-c statement_timeout=60000"
+    _, arguments = _with_driver(url.set(query={"connect_timeout": "1"}))
+    assert "connect_timeout" not in arguments
     other = sa.make_url("postgresql+asyncpg://host/database")
     assert _with_driver(other) == (other, {})
 
@@ -348,3 +353,79 @@ def test_a_rejected_statement_is_told_from_a_database_that_is_away(
         raise rejected
     assert refused.value.code == "state_store_rejected"
     assert not database.is_connected
+
+
+ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT count(*) FROM n"
+
+
+def never_answer(states: SqlStates) -> list[int]:
+    with states._database.transaction() as connection:
+        connection.exec_driver_sql(ENDLESS)
+    raise AssertionError("it answered")
+
+
+def test_a_call_that_never_ends_is_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = filled(tmp_path)
+    follower = follower_of(driver)
+    states = follower.states
+    assert isinstance(states, SqlStates)
+    with monkeypatch.context() as silent:
+        silent.setattr(states, "parts_held", lambda: never_answer(states))
+        follower.wait_s = 0.05
+        follower.verify()
+        follower.follow_all()
+        assert follower.state == "away"
+        assert "interrupted" in str(follower.problem)
+    follower.follow_all()
+    assert must_agree(driver) == [0, 1, 2, 3, 4]
+
+
+def test_an_interruption_ends_the_socket_of_a_server(tmp_path: Path) -> None:
+    database = StateDatabase("postgresql://host/database")
+    database.interrupt()
+    here, there = socket.socketpair()
+    with here, there:
+        there.settimeout(10)
+        database._raw = here
+        database.interrupt()
+        assert there.recv(1) == b""
+    # Mapped files wait for no network.
+    follower_of(driver_of("mapped", tmp_path)).interrupt()
+
+
+def test_a_state_store_whose_thread_is_stuck_is_left_alone(tmp_path: Path) -> None:
+    driver = filled(tmp_path)
+    follower = follower_of(driver)
+    follower.is_led = True
+    follower.close()
+    follower.give_back()
+    assert follower.states._database.is_connected  # type: ignore[attr-defined]
+    follower.is_led = False
+    follower.close()
+    assert not follower.states._database.is_connected  # type: ignore[attr-defined]
+
+
+def test_results_from_before_it_lost_track_are_void(tmp_path: Path) -> None:
+    driver = filled(tmp_path)
+    store = driver.store
+    follower, store.follower = follower_of(driver), None
+    driver.commit(0)
+    work = follower.next_work()
+    assert work is not None
+    # A scan finds that the database went back, while the batch waits for its turn.
+    follower.failed(StatesLostTrack())
+    work.then(work.run())
+    store.follower = follower
+    follower.follow_all()
+    assert must_agree(driver) == [1, 2, 3, 4]
+
+
+def test_after_it_lost_track_it_looks_at_the_position_again(tmp_path: Path) -> None:
+    driver = filled(tmp_path)
+    states = follower_of(driver).states
+    assert isinstance(states, SqlStates)
+    with pytest.raises(StatesLostTrack), states._database.transaction():
+        raise StatesLostTrack
+    assert not states._database.is_connected

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+import os
+import socket
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from escrowmq.model.errors import RequestRefused, StoreUnusable, Unavailable
@@ -18,6 +20,15 @@ if TYPE_CHECKING:
     from escrowmq.store.sql.schema import StateTables
 
 CONNECT_S = 5
+#: The system notices after about 10 s that the database's machine is gone. A URL may say otherwise.
+_NETWORK = {
+    "connect_timeout": CONNECT_S,
+    "keepalives": 1,
+    "keepalives_idle": 4,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,
+}
 _PRAGMAS = ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = NORMAL")
 STATEMENT_MS = 60_000
 """PostgreSQL ends a statement that takes longer."""
@@ -41,6 +52,9 @@ class StateDatabase:
         self.tables: StateTables = state_tables()
         self._engine = _engine(url)
         self._connection: Connection | None = None
+        #: The driver's connection, also while SQLAlchemy still prepares it.
+        self._raw: Any = None
+        sa.event.listen(self._engine, "do_connect", self._connect)
         self._is_made = False
 
     @property
@@ -80,6 +94,20 @@ class StateDatabase:
         with self._refusing(), self._engine.begin() as connection:
             remake_old_tables(connection, self.tables)
 
+    def interrupt(self) -> None:
+        """End the call under way, from another thread: it raises Unavailable."""
+        raw = self._raw
+        # The call may end by itself meanwhile, and its connection with it.
+        with suppress(Exception):
+            if self.is_sqlite:
+                raw.interrupt()
+            else:
+                _cut(raw.fileno())
+
+    def _connect(self, dialect: Any, _: object, arguments: Any, options: Any) -> Any:  # noqa: ANN401 - of the driver
+        self._raw = dialect.connect(*arguments, **options)
+        return self._raw
+
     def close(self) -> None:
         """End the connection."""
         connection, self._connection = self._connection, None
@@ -94,7 +122,12 @@ class StateDatabase:
             yield
         except self._errors.IntegrityError:
             # A row that this broker adds is there already: the rows are not those it left.
+            self.close()
             raise StatesLostTrack from None
+        except StatesLostTrack:
+            # The next call must look at the position.
+            self.close()
+            raise
         except (self._errors.DataError, self._errors.ProgrammingError) as error:
             self.close()
             raise Unavailable(
@@ -105,6 +138,12 @@ class StateDatabase:
             raise Unavailable(
                 "state_store_away", "the database of the state store is away", cause=_cause(error)
             ) from None
+
+
+def _cut(handle: int) -> None:
+    """End a socket both ways; a server that is silent would not obey a request to cancel."""
+    with socket.socket(fileno=os.dup(handle)) as connected:
+        connected.shutdown(socket.SHUT_RDWR)
 
 
 def _cause(error: SQLAlchemyError) -> str:
@@ -141,6 +180,6 @@ def _with_driver(url: URL) -> tuple[URL, dict[str, Any]]:
     if url.drivername in ("postgresql", "postgres"):
         url = url.set(drivername="postgresql+psycopg")
     if url.drivername == "postgresql+psycopg":
-        options = f"-c statement_timeout={STATEMENT_MS}"
-        return url, {"connect_timeout": CONNECT_S, "options": options}
+        network = {name: value for name, value in _NETWORK.items() if name not in url.query}
+        return url, {**network, "options": f"-c statement_timeout={STATEMENT_MS}"}
     return url, {}

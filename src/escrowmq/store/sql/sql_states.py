@@ -235,6 +235,10 @@ class SqlStates:
         finally:
             self._database.close()
 
+    def interrupt(self) -> None:
+        """End the call under way, from another thread: it raises Unavailable."""
+        self._database.interrupt()
+
     def remake_old_tables(self) -> None:
         """Replace tables of an older version by empty ones."""
         self._database.remake_old()
@@ -309,7 +313,7 @@ class SqlStates:
             assert found is not None
             if found.batches - self._batches not in (0, 1):
                 raise StatesLostTrack
-            self._seen = found.batches
+        self._seen = found.batches
 
     # Rows.
 

@@ -8,6 +8,8 @@ range.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from threading import Timer
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -27,7 +29,7 @@ from escrowmq.transaction.state_store import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from escrowmq.store.store import Store
     from escrowmq.transaction.records import NamedOrigin
@@ -37,6 +39,8 @@ log = event_log(__name__)
 
 POSITION_BYTES = 1024 * 1024
 """The position moves at least this often, also if no transaction changed."""
+WAIT_S = 65.0
+"""A call that takes longer is interrupted. A database ends a statement by itself after 60 s."""
 LOST_MAX = 3
 """Attempts in one call to make a state store equal that loses track again and again."""
 
@@ -65,6 +69,8 @@ class Follower:
         self.caught_up = 0
         #: Whether a thread of its own does the work.
         self.is_led = False
+        #: How long a call may take that is not made by that thread.
+        self.wait_s = WAIT_S
         self._is_open = False
         #: Whether the ranges that the state store has must be asked for.
         self._must_replace = True
@@ -84,6 +90,8 @@ class Follower:
         self._is_verifying = False
         #: Where the log was when the ranges were asked for.
         self._replacing_from = 0
+        #: Times that the state store lost track; results of work from before are void.
+        self._times_lost = 0
 
     # What it has not seen yet.
 
@@ -128,7 +136,8 @@ class Follower:
         lost = 0
         while lost < LOST_MAX and (work := self.next_work()) is not None:
             try:
-                result = work.run()
+                with self._limited():
+                    result = work.run()
             except StatesLostTrack as error:
                 lost += 1
                 self.failed(error)
@@ -137,6 +146,22 @@ class Follower:
                 return
             else:
                 work.then(result)
+
+    def interrupt(self) -> None:
+        """End the call under way from another thread, if the state store waits for a network."""
+        interrupt = getattr(self.states, "interrupt", None)
+        if interrupt is not None:
+            interrupt()
+
+    @contextmanager
+    def _limited(self) -> Iterator[None]:
+        timer = Timer(self.wait_s, self.interrupt)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
 
     def beat(self) -> None:
         """Have the state store hear from this broker soon, also if nothing changes."""
@@ -149,6 +174,19 @@ class Follower:
 
     def next_work(self) -> FollowerWork | None:
         """Return what to do next. Call it when memory holds exactly what is durable."""
+        work = self._next_work()
+        if work is None:
+            return None
+        times_lost = self._times_lost
+
+        def then(result: Any) -> None:  # noqa: ANN401 - of the kind of work
+            # A scan beside the work may have found that the state store lost track.
+            if times_lost == self._times_lost:
+                work.then(result)
+
+        return FollowerWork(work.run, then)
+
+    def _next_work(self) -> FollowerWork | None:
         if isinstance(self.problem, StoreUnusable):
             return None
         if self.notes.are_too_many:
@@ -174,6 +212,7 @@ class Follower:
         if isinstance(error, StatesLostTrack):
             # A database that failed over may have lost batches.
             log.warning("state_store_went_back", extra={"store": self.states.name})
+            self._times_lost += 1
             # It may have lost this broker's claim as well.
             self._is_open, self._batch, self._is_verifying = False, None, False
             return
@@ -184,16 +223,21 @@ class Follower:
 
     def close(self) -> None:
         """Release the state store, and tell it how far it is if it has everything."""
+        if self.is_led:
+            # Its thread never came back, and may still use it.
+            return
         is_current = self.is_equal and self.problem is None
         position = self.here(self._appended_to) if is_current and not self.lag_rows else None
         try:
-            self.states.close(position)
+            with self._limited():
+                self.states.close(position)
         except Unavailable as away:
             log.warning("state_store_away", extra={"store": self.states.name, "error": str(away)})
 
     def give_back(self) -> None:
         """Release the state store as it is."""
-        self.states.close(None)
+        if not self.is_led:
+            self.states.close(None)
 
     def _open(self) -> StatePosition | None:
         return self.states.open(self._claim())
