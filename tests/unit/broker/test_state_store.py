@@ -155,7 +155,7 @@ async def test_a_claimed_store_id_refuses_decisions_too(tmp_path: Path) -> None:
         first = await peer.ask(SEND, half("t1"), b"paid")
         assert await held(server) == [0]
         with closing(sqlite3.connect(tmp_path / "elsewhere" / "state.db")) as database:
-            database.execute("UPDATE escrowmq_state_position SET epoch = 'other'")
+            database.execute("UPDATE escrowmq_state_position SET epoch = 'other', place = ''")
             database.commit()
         follower(server).follower.beat()
         server.broker.writer._schedule()

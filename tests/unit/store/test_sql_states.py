@@ -5,7 +5,8 @@ from __future__ import annotations
 import socket
 import sqlite3
 import sys
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,9 +24,15 @@ from escrowmq.testing.faulty_disk import FaultyDisk
 from escrowmq.transaction.commands import Park
 from escrowmq.transaction.policy import CheckPolicy
 from escrowmq.transaction.records import NEVER
-from escrowmq.transaction.state_store import StateClaim, StatePosition, StatesLostTrack
+from escrowmq.transaction.state_store import (
+    StateBatch,
+    StateClaim,
+    StatePart,
+    StatePosition,
+    StatesLostTrack,
+)
 from tests.unit.store.helpers import T0, Driver
-from tests.unit.store.state_stores import driver_of, follower_of, must_agree
+from tests.unit.store.state_stores import driver_of, follower_of, must_agree, step
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Row
@@ -109,6 +116,49 @@ def test_a_claim_of_a_dead_broker_ends(tmp_path: Path) -> None:
         one.close(None)
 
 
+def of_start(epoch: str, log_offset: int, place: str) -> str:
+    """Return what makes another start have the position."""
+    return (
+        f"UPDATE escrowmq_state_position SET epoch = '{epoch}', log_offset = {log_offset},"
+        f" place = '{place}'"
+    )
+
+
+def test_a_claim_that_a_failover_lost_is_taken_again(tmp_path: Path) -> None:
+    states = states_in(tmp_path)
+    states.open(claim("a", "b", place="here"))
+    lose = states._database.close
+    # The log lost its tail before start b, so the older position is beyond the fork.
+    ask(tmp_path, of_start("a", 1_000, "here"))
+    lose()
+    with pytest.raises(StatesLostTrack):
+        states.parts_held()
+    assert states.open(claim("a", "b", place="here")) is None
+    # The log lost even the record of that start: wait until its lease is over.
+    ask(tmp_path, of_start("lost", 1_000, "here"))
+    lose()
+    with pytest.raises(StatesLostTrack):
+        states.parts_held()
+    for _ in range(2):
+        with pytest.raises(Unavailable, match="another start"):
+            states.open(claim("a", "b", place="here"))
+    ask(tmp_path, "UPDATE escrowmq_state_position SET beat_at = beat_at - 60")
+    assert states.open(claim("a", "b", place="here")) is None
+    states.close(None)
+
+
+def test_a_claim_whose_beat_moves_belongs_to_a_copy_that_runs(tmp_path: Path) -> None:
+    states = states_in(tmp_path)
+    states.open(claim("a", place="here"))
+    ask(tmp_path, of_start("copy", 9, "here"))
+    with pytest.raises(Unavailable, match="another start"):
+        states.open(claim("a", place="here"))
+    ask(tmp_path, "UPDATE escrowmq_state_position SET beat_at = beat_at + 1")
+    with pytest.raises(StoreUnusable, match="another broker"):
+        states.open(claim("a", place="here"))
+    states.close(None)
+
+
 def test_a_broker_whose_store_id_was_claimed_says_so(tmp_path: Path) -> None:
     driver = filled(tmp_path)
     ask(tmp_path, "UPDATE escrowmq_state_position SET epoch = 'other', place = 'there'")
@@ -139,21 +189,84 @@ def test_after_a_new_connection_it_goes_on_where_it_was(tmp_path: Path) -> None:
     assert follower_of(driver).disagreed == follower_of(driver).caught_up == 0
 
 
-def test_a_batch_whose_answer_was_lost_is_not_applied_twice(tmp_path: Path) -> None:
+def lose_answer(states: SqlStates, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the connection end right after the next transaction that changes something."""
+    change = states._change
+
+    @contextmanager
+    def cut(what: StateBatch | StatePart) -> Iterator[Connection]:
+        monkeypatch.setattr(states, "_change", change)
+        states._unanswered = what
+        with states._database.transaction() as connection:
+            yield connection
+        states._database.close()
+        raise Unavailable("state_store_away", "the answer was lost")
+
+    monkeypatch.setattr(states, "_change", cut)
+
+
+def test_a_batch_whose_answer_was_lost_is_not_applied_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     driver = filled(tmp_path)
-    store = driver.store
-    follower, store.follower = follower_of(driver), None
+    follower = follower_of(driver)
+    assert isinstance(follower.states, SqlStates)
+    lose_answer(follower.states, monkeypatch)
     driver.commit(0)
-    work = follower.next_work()
-    assert work is not None
-    # The batch is applied, and the connection breaks before the answer.
-    work.run()
-    store.follower = follower
-    states = lose_connection(driver)
-    states._batches = states._seen = states._batches - 1
+    assert follower.state == "away"
     follower.follow_all()
     assert must_agree(driver) == [1, 2, 3, 4]
     assert follower.disagreed == 0
+
+
+def test_only_the_batch_whose_answer_was_lost_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = filled(tmp_path)
+    follower = follower_of(driver)
+    assert isinstance(follower.states, SqlStates)
+    lose_answer(follower.states, monkeypatch)
+    driver.commit(0)
+    # While it is away, so much is decided that everything is compared instead.
+    monkeypatch.setattr("escrowmq.store.states.notes.NOTES_MAX", 1)
+    store, driver.store.follower = driver.store, None
+    driver.commit(1)
+    driver.commit(2)
+    step(follower)
+    driver.hold("t5")
+    while follower._bases:
+        step(follower)
+    driver.commit(3)
+    driver.hold("t6")
+    store.follower = follower
+    follower.follow_all()
+    assert must_agree(driver) == [4, 5, 6]
+    assert follower.disagreed == 0
+
+
+def test_a_failover_between_two_ranges_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = driver_of("sql", tmp_path)
+    follower = follower_of(driver)
+    assert isinstance(follower.states, SqlStates)
+    monkeypatch.setattr("escrowmq.store.sql.sql_states.PART_ROWS", 8)
+    monkeypatch.setattr(follower.states, "part_rows", 8)
+    for number in range(20):
+        driver.hold(f"t{number}")
+    ask(tmp_path, "DELETE FROM escrowmq_state_transactions")
+    follower.verify()
+    step(follower)
+    ask(tmp_path, "CREATE TABLE old AS SELECT * FROM escrowmq_state_position")
+    step(follower)
+    assert len(ask(tmp_path, "SELECT 1 FROM escrowmq_state_transactions")) == 8
+    # The database goes back to a time before the first range.
+    lose_connection(driver)
+    ask(tmp_path, "DELETE FROM escrowmq_state_transactions")
+    ask(tmp_path, "DELETE FROM escrowmq_state_position")
+    ask(tmp_path, "INSERT INTO escrowmq_state_position SELECT * FROM old")
+    follower.follow_all()
+    assert must_agree(driver) == [*range(20)]
 
 
 def test_a_database_that_lost_batches_is_brought_up_again(

@@ -15,7 +15,7 @@ from escrowmq.transaction.records import NEVER, Lost
 from escrowmq.transaction.state_store import StatePosition, WantedStates
 from escrowmq.transaction.states import State
 from tests.unit.store.helpers import HOUR, MINUTE, Driver, message
-from tests.unit.store.state_stores import KINDS, driver_of, follower_of, must_agree
+from tests.unit.store.state_stores import KINDS, driver_of, follower_of, must_agree, step
 
 pytestmark = pytest.mark.parametrize("kind", KINDS)
 
@@ -189,13 +189,6 @@ def test_beyond_the_limit_of_notes_it_is_made_equal_as_a_whole(
     store.follower = follower
     follower.follow_all()
     assert must_agree(driver) == [12]
-
-
-def step(follower: Follower) -> None:
-    """Do one piece of work."""
-    work = follower.next_work()
-    assert work is not None
-    work.then(work.run())
 
 
 def test_changes_while_it_is_made_equal_are_not_lost(kind: str, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ may have lost batches.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from escrowmq.transaction.state_store import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from sqlalchemy import Connection, Row
 
@@ -55,8 +56,15 @@ class SqlStates:
         self._database = StateDatabase(url)
         self._store_id = store_id
         self._lineage = new_lineage(store_id)
-        #: Batches that are known to be applied, and batches that the database last showed.
-        self._batches = self._seen = 0
+        #: Changes that are known to be applied, as the position counts them.
+        self._batches = 0
+        #: The change that was sent last, while its answer is missing.
+        self._unanswered: StateBatch | StatePart | None = None
+        #: The change whose answer was lost and that the database has.
+        self._found: StateBatch | StatePart | None = None
+        #: Whether this broker has had the claim, and the claim that it met instead.
+        self._was_open = False
+        self._met: tuple[str, float] | None = None
 
     # The port.
 
@@ -83,7 +91,9 @@ class SqlStates:
                 if taken.rowcount != 1:
                     raise Unavailable("state_store_away", "another broker claims the store id now")
         self._lineage = claim.lineage
-        self._batches = self._seen = 0 if found is None else found.batches
+        self._batches = 0 if found is None else found.batches
+        self._unanswered = self._found = None
+        self._was_open, self._met = True, None
         if found is None or not claim.lineage.holds(found.epoch, found.log_offset):
             return None
         return StatePosition(found.epoch, found.log_offset, found.rows_end)
@@ -93,15 +103,15 @@ class SqlStates:
         import sqlalchemy as sa
 
         self._connect_again()
-        if self._seen > self._batches:
+        if self._found is batch:
             # It was applied, and the connection broke before the answer.
-            self._batches = self._seen
+            self._found = None
             return 0
         table = self._database.tables.transactions
         new = batch.appended[are_held(batch.appended)]
         decided = batch.decided["half_offset"][batch.decided["is_head"]]
         checked = batch.checked[are_held(batch.checked)]
-        with self._database.transaction() as connection:
+        with self._change(batch) as connection:
             self._move(connection, batch.position)
             if len(new):
                 connection.execute(sa.insert(table), self._values(new, batch.origins))
@@ -115,7 +125,6 @@ class SqlStates:
                 )
                 values = self._values(checked, batch.origins)
                 connection.execute(changed, list(map(_changes, values)))
-        self._batches = self._seen = self._batches + 1
         return unheld
 
     def replace(self, part: StatePart) -> int:
@@ -134,8 +143,8 @@ class SqlStates:
         if not (len(extra) or len(missing)):
             return 0
         rows = part.rows[np.isin(part.rows["half_offset"], missing)]
-        with self._database.transaction() as connection:
-            self._refuse_other_epoch(self._position(connection))
+        with self._change(part) as connection:
+            self._move(connection)
             self._delete(connection, extra)
             if len(rows):
                 values = self._values(rows, part.origins)
@@ -261,10 +270,23 @@ class SqlStates:
         return connection.execute(asked).one_or_none()
 
     def _refuse_second(self, found: Row[Any], claim: StateClaim) -> None:
+        """Raise if another broker that still writes has the claim."""
         is_writing = found.beat_at is not None and found.now - found.beat_at < LEASE_S
-        is_same_place = bool(claim.place) and found.place == claim.place
-        if found.epoch != claim.lineage.epoch and is_writing and not is_same_place:
+        if found.epoch == claim.lineage.epoch or not is_writing:
+            return
+        if not claim.place or found.place != claim.place:
             raise self._claimed(found.place)
+        starts = {one.id for one in claim.lineage.epochs}
+        if not self._was_open or found.epoch in starts:
+            # An earlier start of this broker, which is over.
+            return
+        # Either the database went back to a start that the log lost, or a copy of the machine runs.
+        met, self._met = self._met, (found.epoch, found.beat_at)
+        if met is not None and met != self._met:
+            raise self._claimed(found.place)
+        raise Unavailable(
+            "state_store_away", "another start in this place has the claim", epoch=found.epoch
+        )
 
     def _claimed(self, place: str) -> StoreUnusable:
         return StoreUnusable(
@@ -274,33 +296,34 @@ class SqlStates:
             place=place,
         )
 
-    def _move(self, connection: Connection, to: StatePosition, **more: object) -> None:
-        """Move the position, and raise if another broker has claimed the store id."""
+    @contextmanager
+    def _change(self, change: StateBatch | StatePart) -> Iterator[Connection]:
+        """Run the block as one transaction that counts up the position."""
+        self._unanswered, self._found = change, None
+        with self._database.transaction() as connection:
+            yield connection
+        self._batches += 1
+        self._unanswered = None
+
+    def _move(
+        self, connection: Connection, to: StatePosition | None = None, **more: object
+    ) -> None:
+        """Count up the position, and move it; raise if it is not where this broker left it."""
         import sqlalchemy as sa
 
         table = self._database.tables.position
-        values = {
-            "log_offset": to.log_offset,
-            "rows_end": to.rows_end,
-            "batches": self._batches + 1,
-            "beat_at": self._now(),
-        }
+        values: dict[str, Any] = {"batches": self._batches + 1, "beat_at": self._now()}
+        if to is not None:
+            values |= {"log_offset": to.log_offset, "rows_end": to.rows_end}
         moved = connection.execute(
             sa.update(table)
             .where(table.c.store_id == self._store_id, table.c.epoch == self._lineage.epoch)
+            .where(table.c.batches == self._batches)
             .values(values | more)
         )
         if moved.rowcount != 1:
-            self._refuse_other_epoch(self._position(connection))
-
-    def _refuse_other_epoch(self, found: Row[Any] | None) -> None:
-        """Raise if the position belongs to another broker, or to an earlier start of this one."""
-        if found is None or self._lineage.holds(found.epoch, found.log_offset):
-            if found is None or found.epoch != self._lineage.epoch:
-                # The database went back to a time before this broker's claim.
-                raise StatesLostTrack
-        else:
-            raise self._claimed(found.place)
+            # The database went back, or another broker has the claim: ``open`` finds out which.
+            raise StatesLostTrack
 
     def _connect_again(self) -> None:
         """Connect if the connection broke, and look how far the database is."""
@@ -309,11 +332,14 @@ class SqlStates:
         self._database.connect()
         with self._database.transaction() as connection:
             found = self._position(connection)
-            self._refuse_other_epoch(found)
-            assert found is not None
-            if found.batches - self._batches not in (0, 1):
+            if found is None or found.epoch != self._lineage.epoch:
                 raise StatesLostTrack
-        self._seen = found.batches
+            is_answer_lost = self._unanswered is not None
+            if not 0 <= found.batches - self._batches <= is_answer_lost:
+                raise StatesLostTrack
+        if found.batches > self._batches:
+            self._found = self._unanswered
+        self._batches, self._unanswered = found.batches, None
 
     # Rows.
 

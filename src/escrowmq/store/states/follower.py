@@ -190,7 +190,8 @@ class Follower:
         if isinstance(self.problem, StoreUnusable):
             return None
         if self.notes.are_too_many:
-            self._must_replace, self._is_verifying = True, False
+            # A state store that is so far behind differs, and that is no error.
+            self._must_replace, self._is_verifying, self._was_current = True, False, False
         if not self._is_open:
             return FollowerWork(self._open, self._opened)
         is_behind = self._batch is not None or self.lag_rows > 0
@@ -245,7 +246,9 @@ class Follower:
     def _opened(self, position: StatePosition | None) -> None:
         self._is_open = self._must_replace = True
         self._is_verifying = False
-        self._was_current = position is not None and position.log_offset == self._store.recovered_at
+        is_current = position is not None and position.log_offset == self._store.recovered_at
+        # One that lost track differs, and that is no error.
+        self._was_current = is_current and not self._times_lost
         self._note_return()
 
     def _note_return(self) -> None:
