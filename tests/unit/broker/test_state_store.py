@@ -21,6 +21,7 @@ from escrowmq.model.errors import Unavailable
 from escrowmq.protocol.native.requests import NativeCode
 from escrowmq.protocol.remoting.codes import ResponseCode
 from escrowmq.testing.clock import ManualClock
+from escrowmq.transaction.commands import BatchReply, DecideBatch, Verdicts
 from escrowmq.transaction.policy import CheckPolicy
 from escrowmq.transaction.records import NEVER
 from escrowmq.transaction.state_store import StateBatch, StatesLostTrack, StateStore
@@ -149,20 +150,49 @@ async def test_a_broker_starts_without_the_database_and_catches_up(tmp_path: Pat
         assert await held(server) == [0]
 
 
+async def lose_claim(server: Server, folder: Path) -> None:
+    """Let another broker claim the store id, and the server notice it."""
+    with closing(sqlite3.connect(folder / "elsewhere" / "state.db")) as database:
+        database.execute("UPDATE escrowmq_state_position SET epoch = 'other', place = ''")
+        database.commit()
+    follower(server).follower.beat()
+    server.broker.writer._schedule()
+    await eventually(lambda: status(server.broker).state_store_state == "refused")
+
+
 async def test_a_claimed_store_id_refuses_decisions_too(tmp_path: Path) -> None:
     async with broker(tmp_path, "sql") as server:
         peer = await Peer.to(server.broker_address)
         first = await peer.ask(SEND, half("t1"), b"paid")
-        assert await held(server) == [0]
-        with closing(sqlite3.connect(tmp_path / "elsewhere" / "state.db")) as database:
-            database.execute("UPDATE escrowmq_state_position SET epoch = 'other', place = ''")
-            database.commit()
-        follower(server).follower.beat()
-        server.broker.writer._schedule()
-        await eventually(lambda: status(server.broker).state_store_state == "refused")
-        ended = await peer.ask(END, ending(first, COMMIT))
+        second = await peer.ask(SEND, half("t2"), b"paid")
+        await peer.ask(END, ending(first, COMMIT))
+        assert await held(server) == [1]
+        await lose_claim(server, tmp_path)
+        ended = await peer.ask(END, ending(second, COMMIT))
         assert "state_store_claimed" in ended.remark
-        assert visible(server) == []
+        assert [one.body for one in visible(server)] == [b"paid"]
+        # What the log has decided is answered again: the first answer may have been lost.
+        assert (await peer.ask(END, ending(first, COMMIT))).code == ResponseCode.SUCCESS
+
+
+async def test_a_claimed_store_id_refuses_verdicts_and_batches(tmp_path: Path) -> None:
+    def batch(number: int) -> DecideBatch:
+        return DecideBatch(app_id="a", query_id="q", batch_id=number, attempts=(), by="sink")
+
+    async with broker(tmp_path, "sql") as server:
+        writer = server.broker.writer
+        peer = await Peer.to(server.broker_address)
+        await peer.ask(SEND, half("t1"), b"paid")
+        await writer.submit(batch(1))
+        assert await held(server) == [0]
+        await lose_claim(server, tmp_path)
+        verdicts = Verdicts(half_offsets=[0], commits=[True], states=[0], checks_sent=[0])
+        for command in (verdicts, batch(2)):
+            with pytest.raises(Unavailable, match="state_store_claimed"):
+                await writer.submit(command)
+        again = (await writer.submit(batch(1))).reply
+        assert isinstance(again, BatchReply)
+        assert again.outcome == "already_done"
 
 
 async def test_a_state_store_that_is_too_slow_refuses_half_messages(

@@ -18,8 +18,9 @@ from escrowmq.model.errors import EscrowError, StoreUnusable, Unavailable
 from escrowmq.model.event_log import event_log
 from escrowmq.store.states.follower import WAIT_S, Follower, FollowerWork
 from escrowmq.store.store import Store
-from escrowmq.transaction.commands import Command, HalfCommand, Prepare
+from escrowmq.transaction.commands import Command, DecideBatch, HalfCommand, Prepare, Verdicts
 from escrowmq.transaction.state_store import StatesLostTrack, StateStore
+from escrowmq.transaction.states import State
 
 T = TypeVar("T")
 
@@ -65,7 +66,7 @@ class Following:
         """Raise if the state store cannot follow, and the command is one that must wait for it."""
         problem = self.follower.problem
         is_half = type(command) is Prepare
-        if isinstance(problem, StoreUnusable) and (is_half or isinstance(command, HalfCommand)):
+        if isinstance(problem, StoreUnusable) and (is_half or self._would_decide(command)):
             raise Unavailable(
                 "state_store_refused", "an operator must correct this", why=str(problem)
             )
@@ -75,6 +76,17 @@ class Following:
             )
         if is_half and self.follower.lag_rows > LAG_ROWS_MAX:
             raise Unavailable("state_store_behind", "the state store is too slow; try again")
+
+    def _would_decide(self, command: Command) -> bool:
+        """Whether a command may change a transaction; about a decided one it only gets answers."""
+        core = self._store.core
+        if isinstance(command, HalfCommand):
+            half = core.half(command.half_offset)
+            return half is not None and half.state in {State.PREPARED, State.PARKED}
+        if type(command) is DecideBatch:
+            batch = (command.app_id, command.query_id, command.batch_id, command.content)
+            return core.batches.judge(*batch) == "new"
+        return type(command) is Verdicts
 
     def follow(self) -> None:
         """Hand over what changed. Call it between two batches."""
