@@ -317,6 +317,23 @@ def test_rows_of_another_history_are_deleted(tmp_path: Path) -> None:
     assert epochs == [(driver.store.core.lineage.epoch,)]
 
 
+COLUMNS = ("log_offset", "size", "stored_at_ms", "state", "checks_sent", "next_check_at_ms")
+
+
+@pytest.mark.parametrize("change", [*(f"{name} = 9" for name in COLUMNS), "ledger = 'x'"])
+def test_every_column_is_compared(change: str, tmp_path: Path) -> None:
+    driver = filled(tmp_path)
+    asked = "SELECT * FROM escrowmq_state_transactions ORDER BY half_offset"
+    wanted = ask(tmp_path, asked)
+    ask(tmp_path, f"UPDATE escrowmq_state_transactions SET {change} WHERE half_offset = 1")
+    ask(tmp_path, "UPDATE escrowmq_state_transactions SET producer_group = 'x' WHERE half_offset=2")
+    follower = follower_of(driver)
+    follower.verify()
+    follower.follow_all()
+    assert follower.disagreed == 2
+    assert ask(tmp_path, asked) == wanted
+
+
 @pytest.mark.parametrize(("found", "advice"), [(0, "store migrate --to sql"), (9, "a newer")])
 def test_tables_of_another_version_are_refused(found: int, advice: str, tmp_path: Path) -> None:
     driver = filled(tmp_path)
@@ -330,6 +347,38 @@ def test_tables_of_another_version_are_refused(found: int, advice: str, tmp_path
         # The second attempt uses the connection of the first.
         with pytest.raises(StoreUnusable, match=advice):
             states.open(claim("a"))
+    states.close(None)
+
+
+class Killed(BaseException):
+    """The process was killed."""
+
+
+@pytest.mark.parametrize("is_committed", [False, True])
+def test_tables_that_a_killed_start_left_are_completed(
+    tmp_path: Path, *, is_committed: bool
+) -> None:
+    states = states_in(tmp_path)
+    metadata = states._database.tables.metadata
+    create_all = metadata.create_all
+
+    def cut(connection: Connection) -> None:
+        create_all(connection)
+        if is_committed:
+            # As the driver of SQLite did it for earlier releases.
+            connection.connection.commit()
+        raise Killed
+
+    metadata.create_all = cut  # type: ignore[method-assign, assignment]
+    with pytest.raises(Killed):
+        states.open(claim("a"))
+    states._database.close()
+    tables = ask(tmp_path, "SELECT name FROM sqlite_master WHERE type = 'table'")
+    assert len(tables) == (3 if is_committed else 0)
+    states = states_in(tmp_path)
+    assert states.open(claim("a")) is None
+    assert ask(tmp_path, "SELECT version FROM escrowmq_state_version") == [(1,)]
+    assert ask(tmp_path, f"SELECT * FROM {VIEW}") == []
     states.close(None)
 
 

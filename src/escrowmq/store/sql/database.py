@@ -77,6 +77,9 @@ class StateDatabase:
                 self._connection.commit()
         if not self._is_made:
             with self.transaction() as connection:
+                if self.is_sqlite:
+                    # Its driver begins no transaction for tables, and two brokers may make them.
+                    connection.exec_driver_sql("BEGIN IMMEDIATE")
                 make_tables(connection, self.tables)
             self._is_made = True
 

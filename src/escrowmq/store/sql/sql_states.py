@@ -25,11 +25,10 @@ from escrowmq.transaction.state_store import (
     StatePosition,
     StatesLostTrack,
     are_held,
-    held_from,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from sqlalchemy import Connection, Row
 
@@ -109,7 +108,7 @@ class SqlStates:
             return 0
         table = self._database.tables.transactions
         new = batch.appended[are_held(batch.appended)]
-        decided = batch.decided["half_offset"][batch.decided["is_head"]]
+        decided = batch.decided["half_offset"][batch.decided["is_head"]].tolist()
         checked = batch.checked[are_held(batch.checked)]
         with self._change(batch) as connection:
             self._move(connection, batch.position)
@@ -132,24 +131,22 @@ class SqlStates:
         import sqlalchemy as sa
 
         self._connect_again()
-        wanted = held_from(part.rows)
-        held, is_ours = self._held(part.first, part.end)
-        common, here, there = np.intersect1d(
-            held["half_offset"], wanted["half_offset"], assume_unique=True, return_indices=True
-        )
-        same = common[(held[here] == wanted[there]) & is_ours[here]]
-        extra = np.setdiff1d(held["half_offset"], same)
-        missing = np.setdiff1d(wanted["half_offset"], same)
-        if not (len(extra) or len(missing)):
+        wanted = {
+            values["half_offset"]: values
+            for values in self._values(part.rows[are_held(part.rows)], part.origins)
+        }
+        held = {row.half_offset: row for row in self._rows(part.first, part.end)}
+        same = {at for at, row in held.items() if at in wanted and self._is_same(row, wanted[at])}
+        extra, missing = held.keys() - same, wanted.keys() - same
+        if not (extra or missing):
             return 0
-        rows = part.rows[np.isin(part.rows["half_offset"], missing)]
         with self._change(part) as connection:
             self._move(connection)
-            self._delete(connection, extra)
-            if len(rows):
-                values = self._values(rows, part.origins)
-                connection.execute(sa.insert(self._database.tables.transactions), values)
-        return len(np.union1d(extra, missing))
+            self._delete(connection, sorted(extra))
+            if missing:
+                rows = [wanted[at] for at in sorted(missing)]
+                connection.execute(sa.insert(self._database.tables.transactions), rows)
+        return len(extra | missing)
 
     def parts_held(self) -> list[int]:
         """The starts of the ranges that have rows."""
@@ -209,31 +206,33 @@ class SqlStates:
     def snapshot(self, first: int, end: int) -> Rows:
         """Return the rows of a range."""
         self._connect_again()
-        return self._held(first, end)[0]
+        rows = self._rows(first, end)
+        held = np.zeros(len(rows), dtype=HELD_ROWS)
+        for name in ("half_offset", "log_offset", "state", "checks_sent"):
+            held[name] = [getattr(row, name) for row in rows]
+        times = [row.next_check_at_ms for row in rows]
+        held["next_at_ms"] = [NEVER if at_ms is None else at_ms for at_ms in times]
+        return held
 
-    def _held(self, first: int, end: int) -> tuple[Rows, Rows]:
-        """Return the rows of a range, and which of them are on this broker's lineage."""
+    def _rows(self, first: int, end: int) -> Sequence[Row[Any]]:
+        """Return the rows of a range as the database has them, sorted."""
         import sqlalchemy as sa
 
-        rows = self._database.tables.transactions.c
+        table = self._database.tables.transactions
         asked = (
-            sa.select(
-                rows.half_offset,
-                rows.log_offset,
-                sa.func.coalesce(rows.next_check_at_ms, NEVER),
-                rows.state,
-                rows.checks_sent,
-                rows.epoch,
-            )
-            .where(rows.store_id == self._store_id)
-            .where(rows.half_offset >= first, rows.half_offset < end)
-            .order_by(rows.half_offset)
+            sa.select(table)
+            .where(table.c.store_id == self._store_id)
+            .where(table.c.half_offset >= first, table.c.half_offset < end)
+            .order_by(table.c.half_offset)
         )
         with self._database.transaction() as connection:
-            found = connection.execute(asked).all()
-        held = np.array([tuple(row[:5]) for row in found], dtype=HELD_ROWS)
-        is_ours = [self._lineage.holds(row.epoch, row.log_offset) for row in found]
-        return held, np.array(is_ours, dtype=np.bool_)
+            return connection.execute(asked).all()
+
+    def _is_same(self, row: Row[Any], wanted: dict[str, Any]) -> bool:
+        """Whether a row is as the core has it; it may have been written under an earlier epoch."""
+        found = row._asdict()
+        is_ours = self._lineage.holds(found["epoch"], found["log_offset"])
+        return is_ours and found | {"epoch": wanted["epoch"]} == wanted
 
     def close(self, position: StatePosition | None) -> None:
         """Release the claim if the broker stops cleanly, and end the connection."""
@@ -364,14 +363,14 @@ class SqlStates:
             for at in range(len(rows))
         ]
 
-    def _delete(self, connection: Connection, half_offsets: Rows) -> int:
+    def _delete(self, connection: Connection, half_offsets: Sequence[int]) -> int:
         """Delete these rows, and return how many there were."""
         import sqlalchemy as sa
 
         rows = self._database.tables.transactions
         deleted = 0
         for at in range(0, len(half_offsets), NAMED_MAX):
-            named = half_offsets[at : at + NAMED_MAX].tolist()
+            named = half_offsets[at : at + NAMED_MAX]
             done = connection.execute(
                 sa.delete(rows).where(
                     rows.c.store_id == self._store_id, rows.c.half_offset.in_(named)
