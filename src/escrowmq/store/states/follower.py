@@ -39,6 +39,8 @@ log = event_log(__name__)
 
 POSITION_BYTES = 1024 * 1024
 """The position moves at least this often, also if no transaction changed."""
+SLICE_ROWS = 16_384
+"""Rows of a range that the store's thread reads at once: a few milliseconds."""
 WAIT_S = 65.0
 """A call that takes longer is interrupted. A database ends a statement by itself after 60 s."""
 LOST_MAX = 3
@@ -78,6 +80,8 @@ class Follower:
         self._was_current = False
         #: Starts of the ranges that are not equal yet.
         self._bases: list[int] = []
+        #: What was read of the first of them, by first half offset.
+        self._slices: dict[int, StatePart] = {}
         self._replaced = 0
         #: Rows before this one were handed over.
         self._appended_to = 0
@@ -199,8 +203,7 @@ class Follower:
             if self._must_replace:
                 return FollowerWork(self.states.parts_held, self._begin_replacing)
             if self._bases:
-                part = self._next_part()
-                return FollowerWork(lambda: self.states.replace(part), self._part_replaced)
+                return self._replace_next()
         if self._batch is None:
             self._batch = self._next_batch()
         batch = self._batch
@@ -257,7 +260,7 @@ class Follower:
         self.problem = None
 
     def _begin_replacing(self, held: list[int]) -> None:
-        self._bases = self.bases(held)
+        self._bases, self._slices = self.bases(held), {}
         self._replaced = 0
         self._must_replace = False
         self._replacing_from = self._store.durable_end
@@ -278,21 +281,35 @@ class Follower:
 
     def part(self, base: int) -> StatePart:
         """Return a range as the core has it."""
-        end = base + self.states.part_rows
-        # In a broker that serves, decided rows that have left memory are not read from files.
-        rows = rows_between(self._store, base, end, with_files=not self.is_led)
-        rows_end = self._store.table.end
-        origins = self._origins(rows)
-        return StatePart(first=base, end=end, rows=rows, origins=origins, rows_end=rows_end)
+        return self._read(base, base + self.states.part_rows)
 
-    def _next_part(self) -> StatePart:
-        part = self.part(self._bases[0])
+    def _read(self, first: int, end: int) -> StatePart:
+        # In a broker that serves, decided rows that have left memory are not read from files.
+        rows = rows_between(self._store, first, end, with_files=not self.is_led)
+        rows_end, origins = self._store.table.end, self._origins(rows)
+        return StatePart(first=first, end=end, rows=rows, origins=origins, rows_end=rows_end)
+
+    def _replace_next(self) -> FollowerWork:
+        """Read on in the next range, and have it made equal once all of it was read."""
+        base, rows_end = self._bases[0], self._store.table.end
+        end = base + self.states.part_rows
+        starts = range(base, max(min(end, rows_end), base + 1), SLICE_ROWS)
+        missing = [first for first in starts if first not in self._slices]
+        for first in missing[:1]:
+            self._slices[first] = self._read(first, min(first + SLICE_ROWS, end))
+        if len(missing) > 1:
+            # Other work of this thread goes first.
+            return FollowerWork(_nothing, _ignored)
+        slices = [part for _, part in sorted(self._slices.items())]
+        self._slices = {}
         if len(self._bases) == 1:
-            if part.rows_end > part.end:
+            if rows_end > end:
                 # New rows came meanwhile, in a range of their own.
-                self._bases.append(part.end)
-            self._appended_to = min(part.end, part.rows_end)
-        return part
+                self._bases.append(end)
+            self._appended_to = min(end, rows_end)
+        return FollowerWork(
+            lambda: self.states.replace(_joined(slices, end, rows_end)), self._part_replaced
+        )
 
     def _part_replaced(self, differed: int) -> None:
         self._replaced += differed
@@ -352,6 +369,7 @@ class Follower:
         log_offset = store.durable_end if is_whole else self.position.log_offset
         appended = appended[appended["size"] > 0]
         rows = np.concatenate([appended, decided, checked])
+        self._forget_slices(rows["half_offset"])
         return StateBatch(
             appended=appended,
             decided=decided,
@@ -360,6 +378,26 @@ class Follower:
             position=StatePosition(store.core.lineage.epoch, log_offset, end),
         )
 
+    def _forget_slices(self, changed: Rows) -> None:
+        """Have the slices of a range read again in which rows changed meanwhile."""
+        for first in list(self._slices):
+            if np.any((changed >= first) & (changed < first + SLICE_ROWS)):
+                del self._slices[first]
+
     def _origins(self, rows: Rows) -> dict[int, NamedOrigin]:
         origins = self._store.core.names.origins
         return {number: origins[number] for number in np.unique(rows["origin"]).tolist()}
+
+
+def _joined(slices: list[StatePart], end: int, rows_end: int) -> StatePart:
+    origins = {number: origin for part in slices for number, origin in part.origins.items()}
+    rows = np.concatenate([part.rows for part in slices])
+    return StatePart(first=slices[0].first, end=end, rows=rows, origins=origins, rows_end=rows_end)
+
+
+def _nothing() -> None:
+    """Do nothing: the work is only to come back."""
+
+
+def _ignored(_: None) -> None:
+    """Have no use for a result."""
