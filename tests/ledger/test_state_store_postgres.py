@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,17 +18,21 @@ import pytest
 
 from escrowmq.broker.write import following
 from escrowmq.broker.write.writer import Writer
-from escrowmq.model.clock import SystemClock
+from escrowmq.model.clock import ClockReading, SystemClock
 from escrowmq.model.errors import StoreUnusable, Unavailable
+from escrowmq.store.disk.disk import OsDisk
+from escrowmq.store.recovery.recovery import start_store
+from escrowmq.store.store import Store
 from escrowmq.testing.faulty_disk import FaultyDisk
 from escrowmq.transaction.commands import Prepare
 from escrowmq.transaction.policy import CheckPolicy
 from escrowmq.transaction.state_store import WantedStates
-from tests.crash.driver import BORN, POLICY, Driver
+from tests.crash.driver import BORN, CONFIG, POLICY, Driver
+from tests.crash.model import HOST
 from tests.crash.state_stores import judge_states, let_go
 from tests.ledger.conftest import postgres_server
 from tests.unit.broker.wire import eventually
-from tests.unit.store.helpers import message
+from tests.unit.store.helpers import T0, message
 
 
 @pytest.fixture(scope="module")
@@ -197,13 +204,106 @@ def test_the_view_and_the_scan_agree(server: Any, policy: CheckPolicy) -> None:
     let_go(driver.store)
 
 
-def test_a_copy_of_a_running_broker_is_refused(server: Any, policy: CheckPolicy) -> None:
-    assert server.get_pid() is not None
+@contextmanager
+def stalled(server: Any, what: str) -> Iterator[None]:
+    """Hold a lock for which the next statement of this kind waits."""
+    locks = {
+        "statement": "SELECT 1 FROM escrowmq_state_position FOR UPDATE",
+        "commit": "LOCK TABLE at_commit IN ACCESS EXCLUSIVE MODE",
+    }
+    with closing(psycopg.connect(server.get_uri())) as connection:
+        connection.execute(locks[what])
+        yield
+
+
+def wait_at_commit(server: Any) -> None:
+    """Let each commit of a moved position read a table, which another session can lock."""
+    with psycopg.connect(server.get_uri(), autocommit=True) as connection:
+        connection.execute("CREATE TABLE at_commit (n integer)")
+        connection.execute(
+            "CREATE FUNCTION at_commit() RETURNS trigger LANGUAGE plpgsql AS"
+            " 'BEGIN PERFORM 1 FROM at_commit; RETURN NULL; END'"
+        )
+        connection.execute(
+            "CREATE CONSTRAINT TRIGGER at_commit AFTER UPDATE ON escrowmq_state_position"
+            " DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION at_commit()"
+        )
+
+
+def waits(server: Any, backend: int) -> bool:
+    """Whether this process of the server waits for a lock."""
+    with psycopg.connect(server.get_uri()) as connection:
+        asked = "SELECT wait_event_type FROM pg_stat_activity WHERE pid = %s"
+        return connection.execute(asked, [backend]).fetchall() == [("Lock",)]
+
+
+@pytest.mark.parametrize("end", ["terminated", "killed"])
+@pytest.mark.parametrize("what", ["statement", "commit"])
+@pytest.mark.parametrize("work", ["follow", "replace"])
+def test_a_server_that_ends_within_a_change_is_caught_up(
+    server: Any, policy: CheckPolicy, work: str, what: str, end: str
+) -> None:
     driver = driver_on(policy)
+    rows = [driver.prepare(driver.message()) for _ in range(10)]
+    driver.sync()
+    wait_at_commit(server)
+    follower = driver.store.follower
+    assert follower is not None
+    backend = backend_of(driver)
+    if work == "replace":
+        with psycopg.connect(server.get_uri(), autocommit=True) as connection:
+            connection.execute("DELETE FROM escrowmq_state_transactions WHERE half_offset < 5")
+        follower._must_replace, follower._was_current = True, False
+    # The store's own thread may not wait, so that the lock can be held here.
+    follower.is_led = True
+    driver.commit(rows[7])
     driver.prepare(driver.message())
     driver.sync()
-    with psycopg.connect(server.get_uri(), autocommit=True) as connection:
-        connection.execute("UPDATE escrowmq_state_position SET epoch = 'of the original'")
-    with pytest.raises(StoreUnusable, match="another broker"):
-        Driver(driver.disk, policy=policy)
+    follower.is_led = False
+    with ThreadPoolExecutor(1) as thread, stalled(server, what):
+        following = thread.submit(follower.follow_all)
+        while not waits(server, backend):
+            assert not following.done()
+        if end == "killed":
+            kill(server)
+        else:
+            with psycopg.connect(server.get_uri(), autocommit=True) as connection:
+                connection.execute("SELECT pg_terminate_backend(%s)", [backend])
+        following.result(20)
+        assert state_of(driver) == "away"
+    if end == "killed":
+        server.start()
+    judge_states(driver.store)
     let_go(driver.store)
+
+
+def test_a_copy_of_a_running_broker_is_refused(
+    server: Any, policy: CheckPolicy, tmp_path: Path
+) -> None:
+    assert server.get_pid() is not None
+    original = store_in(tmp_path / "original", policy)
+    hold(original, "a")
+    shutil.copytree(tmp_path / "original", tmp_path / "copy")
+    with pytest.raises(StoreUnusable, match="another broker") as refused:
+        store_in(tmp_path / "copy", policy)
+    assert refused.value.code == "state_store_claimed"
+    # The original goes on, and its stop gives the claim back.
+    hold(original, "b")
+    judge_states(original)
+    original.close()
+    copy = store_in(tmp_path / "copy", policy)
+    judge_states(copy)
+    with pytest.raises(StoreUnusable, match="another broker"):
+        store_in(tmp_path / "original", policy)
+    copy.close()
+
+
+def store_in(folder: Path, policy: CheckPolicy) -> Store:
+    """Open the store of a broker in a directory, as its start does."""
+    return start_store(OsDisk(folder), CONFIG, policy, HOST, ClockReading(T0, 0))[0]
+
+
+def hold(store: Store, name: str) -> None:
+    """Hold a half message, durably."""
+    store.execute(prepare(name), store.last_at_ms + 1)
+    store.sync()
