@@ -405,6 +405,15 @@ def test_a_stop_while_the_database_is_away_succeeds(
     assert "state_store_away" in caplog.text
 
 
+def test_a_stop_after_another_broker_took_the_claim_succeeds(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    driver = filled(tmp_path)
+    ask(tmp_path, of_start("other", 9, "there"))
+    follower_of(driver).close()
+    assert "state_store_went_back" in caplog.text
+
+
 def test_without_sqlalchemy_the_error_names_the_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

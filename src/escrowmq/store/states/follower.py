@@ -237,6 +237,9 @@ class Follower:
                 self.states.close(position)
         except Unavailable as away:
             log.warning("state_store_away", extra={"store": self.states.name, "error": str(away)})
+        except StatesLostTrack:
+            # The next start compares everything.
+            log.warning("state_store_went_back", extra={"store": self.states.name})
 
     def give_back(self) -> None:
         """Release the state store as it is."""
