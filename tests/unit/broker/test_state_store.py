@@ -346,6 +346,21 @@ async def test_timers_beat_and_verify(tmp_path: Path, monkeypatch: pytest.Monkey
         assert status(server.broker).state_store_disagreed == 0
 
 
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_beat_asks_for_the_low_water_mark(kind: str, tmp_path: Path) -> None:
+    async with broker(tmp_path, kind) as server:
+        peer = await Peer.to(server.broker_address)
+        first = await peer.ask(SEND, half("t1"), b"paid")
+        await peer.ask(SEND, half("t2"), b"paid")
+        await peer.ask(END, ending(first, COMMIT))
+        assert await held(server) == [1]
+        follower(server).follower.beat()
+        server.broker.writer._schedule()
+        await eventually(lambda: status(server.broker).state_store_low_water == 1)
+        page = await scrape(server)
+        assert page.value("escrowmq_state_store_low_water") == 1
+
+
 @pytest.mark.parametrize("kind", ["table", *KINDS])
 async def test_the_status_names_the_state_store(kind: str, tmp_path: Path) -> None:
     async with broker(tmp_path, kind) as server:

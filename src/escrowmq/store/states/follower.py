@@ -89,7 +89,9 @@ class Follower:
         #: Notes that were made while ranges were made equal may be in them already.
         self._unsure_notes = 0
         self._batch: StateBatch | None = None
-        self._wants_beat = False
+        self._wants_beat = self._wants_low_water = False
+        #: Every half message before this one was decided at the last beat; -1 before the first.
+        self.low_water = -1
         #: Whether the ranges are only compared: then no change may be outstanding.
         self._is_verifying = False
         #: Where the log was when the ranges were asked for.
@@ -169,7 +171,7 @@ class Follower:
 
     def beat(self) -> None:
         """Have the state store hear from this broker soon, also if nothing changes."""
-        self._wants_beat = True
+        self._wants_beat = self._wants_low_water = True
 
     def verify(self) -> None:
         """Have the whole state store compared with the core soon."""
@@ -204,12 +206,7 @@ class Follower:
                 return FollowerWork(self.states.parts_held, self._begin_replacing)
             if self._bases:
                 return self._replace_next()
-        if self._batch is None:
-            self._batch = self._next_batch()
-        batch = self._batch
-        if batch is None:
-            return None
-        return FollowerWork(lambda: self.states.follow(batch), self._followed)
+        return self._follow_next()
 
     def failed(self, error: EscrowError | StatesLostTrack) -> None:
         """Note why work failed; it is tried again unless an operator must act."""
@@ -354,6 +351,20 @@ class Follower:
     def here(self, rows_end: int) -> StatePosition:
         """Return the position of a state store that has everything, up to this row."""
         return StatePosition(self._store.core.lineage.epoch, self._store.durable_end, rows_end)
+
+    def _follow_next(self) -> FollowerWork | None:
+        if self._batch is None and self._wants_low_water:
+            return FollowerWork(self.states.low_water, self._note_low_water)
+        if self._batch is None:
+            self._batch = self._next_batch()
+        batch = self._batch
+        if batch is None:
+            return None
+        return FollowerWork(lambda: self.states.follow(batch), self._followed)
+
+    def _note_low_water(self, low_water: int) -> None:
+        self.low_water, self._wants_low_water = low_water, False
+        self._note_return()
 
     def _next_batch(self) -> StateBatch | None:
         store, known = self._store, self._appended_to
