@@ -30,6 +30,8 @@ _NETWORK = {
     "tcp_user_timeout": 10_000,
 }
 _PRAGMAS = ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = NORMAL")
+#: SQLite's driver begins no transaction for tables, and two brokers may make them at once.
+_BEGIN = ("BEGIN IMMEDIATE",)
 STATEMENT_MS = 60_000
 """PostgreSQL ends a statement that takes longer."""
 
@@ -77,9 +79,8 @@ class StateDatabase:
                 self._connection.commit()
         if not self._is_made:
             with self.transaction() as connection:
-                if self.is_sqlite:
-                    # Its driver begins no transaction for tables, and two brokers may make them.
-                    connection.exec_driver_sql("BEGIN IMMEDIATE")
+                for begin in _BEGIN if self.is_sqlite else ():
+                    connection.exec_driver_sql(begin)
                 make_tables(connection, self.tables)
             self._is_made = True
 
