@@ -11,10 +11,11 @@ from escrowmq import Consumer, Message, Producer
 from escrowmq.broker.config import BrokerConfig
 from escrowmq.model.errors import RequestRefused
 from escrowmq.protocol.message.limits import NAME_CHARS_MAX, SHOWN_CHARS_MAX
+from escrowmq.protocol.native.headers import HoldHeader, HoldManyHeader
 from escrowmq.protocol.native.operator_headers import DecideByHandHeader
 from escrowmq.protocol.native.requests import NATIVE_REQUESTS, NativeCode
 from escrowmq.protocol.remoting.codes import RequestCode, ResponseCode
-from tests.unit.broker.native_peer import ask
+from tests.unit.broker.native_peer import ask, sent, sent_in
 from tests.unit.broker.wire import SEND, Peer, half, serving
 from tests.unit.protocol.request_headers import REQUEST_HEADERS
 from tests.unit.protocol.test_long_names import text_fields, valid
@@ -66,6 +67,27 @@ async def test_a_half_message_whose_properties_name_too_much_is_refused(
         answer = await peer.ask(SEND, half("k", **{name: LONG}) if name == "PGROUP" else half(LONG))
         assert answer.code == ResponseCode.INVALID_PARAMETER
         assert name in answer.remark
+        assert server.broker.store.log.end == before
+
+
+@pytest.mark.parametrize("control", ["\0", "\n", "\x7f", "\x85"])
+async def test_a_group_or_a_ledger_with_a_control_character_is_refused(
+    control: str, tmp_path: Path
+) -> None:
+    name = f"pa{control}y"
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        before = server.broker.store.log.end
+        answer = await peer.ask(SEND, half("k", PGROUP=name))
+        assert answer.code == ResponseCode.INVALID_PARAMETER
+        assert "name_illegal" in answer.remark
+        for group, ledger in ((name, ""), ("pay", name)):
+            many = HoldManyHeader(producer_group=group, ledger=ledger)
+            one = HoldHeader(producer_group=group, ledger=ledger, transaction_id="t", number=0)
+            with pytest.raises(RequestRefused, match="name_illegal"):
+                await ask(peer, NativeCode.HOLD_MANY, many, (sent_in("t"),))
+            with pytest.raises(RequestRefused, match="name_illegal"):
+                await ask(peer, NativeCode.HOLD_HALVES, one, (sent(),))
         assert server.broker.store.log.end == before
 
 

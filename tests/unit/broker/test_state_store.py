@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
@@ -19,9 +21,10 @@ from escrowmq.model.errors import Unavailable
 from escrowmq.protocol.native.requests import NativeCode
 from escrowmq.protocol.remoting.codes import ResponseCode
 from escrowmq.testing.clock import ManualClock
+from escrowmq.transaction.commands import BatchReply, DecideBatch, Verdicts
 from escrowmq.transaction.policy import CheckPolicy
 from escrowmq.transaction.records import NEVER
-from escrowmq.transaction.state_store import StateStore
+from escrowmq.transaction.state_store import StateBatch, StatesLostTrack, StateStore
 from tests.unit.broker.asking import answering, check, producer
 from tests.unit.broker.native_peer import ask
 from tests.unit.broker.test_metrics import scrape
@@ -40,6 +43,7 @@ from tests.unit.broker.wire import (
 )
 
 KINDS = ("mapped", "sql")
+DEADLINE_S = 20
 
 
 @pytest.fixture(autouse=True)
@@ -146,20 +150,49 @@ async def test_a_broker_starts_without_the_database_and_catches_up(tmp_path: Pat
         assert await held(server) == [0]
 
 
+async def lose_claim(server: Server, folder: Path) -> None:
+    """Let another broker claim the store id, and the server notice it."""
+    with closing(sqlite3.connect(folder / "elsewhere" / "state.db")) as database:
+        database.execute("UPDATE escrowmq_state_position SET epoch = 'other', place = ''")
+        database.commit()
+    follower(server).follower.beat()
+    server.broker.writer._schedule()
+    await eventually(lambda: status(server.broker).state_store_state == "refused")
+
+
 async def test_a_claimed_store_id_refuses_decisions_too(tmp_path: Path) -> None:
     async with broker(tmp_path, "sql") as server:
         peer = await Peer.to(server.broker_address)
         first = await peer.ask(SEND, half("t1"), b"paid")
-        assert await held(server) == [0]
-        with closing(sqlite3.connect(tmp_path / "elsewhere" / "state.db")) as database:
-            database.execute("UPDATE escrowmq_state_position SET epoch = 'other'")
-            database.commit()
-        follower(server).follower.beat()
-        server.broker.writer._schedule()
-        await eventually(lambda: status(server.broker).state_store_state == "refused")
-        ended = await peer.ask(END, ending(first, COMMIT))
+        second = await peer.ask(SEND, half("t2"), b"paid")
+        await peer.ask(END, ending(first, COMMIT))
+        assert await held(server) == [1]
+        await lose_claim(server, tmp_path)
+        ended = await peer.ask(END, ending(second, COMMIT))
         assert "state_store_claimed" in ended.remark
-        assert visible(server) == []
+        assert [one.body for one in visible(server)] == [b"paid"]
+        # What the log has decided is answered again: the first answer may have been lost.
+        assert (await peer.ask(END, ending(first, COMMIT))).code == ResponseCode.SUCCESS
+
+
+async def test_a_claimed_store_id_refuses_verdicts_and_batches(tmp_path: Path) -> None:
+    def batch(number: int) -> DecideBatch:
+        return DecideBatch(app_id="a", query_id="q", batch_id=number, attempts=(), by="sink")
+
+    async with broker(tmp_path, "sql") as server:
+        writer = server.broker.writer
+        peer = await Peer.to(server.broker_address)
+        await peer.ask(SEND, half("t1"), b"paid")
+        await writer.submit(batch(1))
+        assert await held(server) == [0]
+        await lose_claim(server, tmp_path)
+        verdicts = Verdicts(half_offsets=[0], commits=[True], states=[0], checks_sent=[0])
+        for command in (verdicts, batch(2)):
+            with pytest.raises(Unavailable, match="state_store_claimed"):
+                await writer.submit(command)
+        again = (await writer.submit(batch(1))).reply
+        assert isinstance(again, BatchReply)
+        assert again.outcome == "already_done"
 
 
 async def test_a_state_store_that_is_too_slow_refuses_half_messages(
@@ -188,6 +221,93 @@ async def test_an_unknown_error_keeps_it_away_and_is_tried_again(
         assert await held(server) == [0]
         assert "state_store_failed" in caplog.text
         assert "a bug" in caplog.text
+
+
+async def test_a_scan_that_loses_track_beside_a_batch_stops_nothing(tmp_path: Path) -> None:
+    scanning, may_fail = threading.Event(), threading.Event()
+
+    def lose(_: StateStore) -> int:
+        scanning.set()
+        assert may_fail.wait(DEADLINE_S)
+        raise StatesLostTrack
+
+    async with broker(tmp_path, "sql") as server:
+        peer = await Peer.to(server.broker_address)
+        led = follower(server)
+        await held(server)
+        scan = asyncio.create_task(led.ask(lose))
+        await eventually(scanning.is_set)
+        # The batch waits behind the scan.
+        await peer.ask(SEND, half("t1"), b"paid")
+        await eventually(lambda: led._is_busy)
+        may_fail.set()
+        with pytest.raises(Unavailable, match="during a scan"):
+            await scan
+        assert await held_again(server) == [0]
+        assert status(server.broker).state_store_disagreed == 0
+
+
+async def test_a_bug_in_the_follower_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with broker(tmp_path, "sql") as server:
+        peer = await Peer.to(server.broker_address)
+        led = follower(server)
+        await held(server)
+        with monkeypatch.context() as failing:
+            failing.setattr(led.follower, "_followed", None)
+            await peer.ask(SEND, half("t1"), b"paid")
+            await eventually(lambda: status(server.broker).state_store_state == "away")
+        assert "not callable" in caplog.text
+        assert await held_again(server) == [0]
+
+
+async def test_a_state_store_that_does_not_answer_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "SILENT_S", 0.02)
+    may_answer = threading.Event()
+    async with broker(tmp_path, "mapped") as server:
+        peer = await Peer.to(server.broker_address)
+        states = follower(server).follower.states
+        follow = states.follow
+
+        def slow(batch: StateBatch) -> int:
+            assert may_answer.wait(DEADLINE_S)
+            return follow(batch)
+
+        await held(server)
+        monkeypatch.setattr(states, "follow", slow)
+        first = await peer.ask(SEND, half("t1"), b"paid")
+        await eventually(lambda: status(server.broker).state_store_state == "away")
+        refused = await peer.ask(SEND, half("t2"), b"paid")
+        assert "not answered" in refused.remark
+        await peer.ask(END, ending(first, COMMIT))
+        may_answer.set()
+        await eventually(lambda: status(server.broker).state_store_state == "follows")
+        assert await held(server) == []
+
+
+async def test_a_stop_does_not_wait_for_a_state_store_that_is_stuck(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(following, "CLOSE_S", 0.02)
+    may_end = threading.Event()
+
+    def stick(_: object) -> int:
+        may_end.wait(DEADLINE_S)
+        raise Unavailable("state_store_away", "late")
+
+    async with broker(tmp_path, "mapped") as server:
+        peer = await Peer.to(server.broker_address)
+        led = follower(server)
+        await held(server)
+        monkeypatch.setattr(led.follower.states, "follow", stick)
+        await peer.ask(SEND, half("t1"), b"paid")
+        await eventually(lambda: led._is_busy)
+    assert "state_store_stuck" in caplog.text
+    may_end.set()
+    await eventually(lambda: not led._is_busy)
 
 
 async def test_scans_wait_until_it_has_caught_up(tmp_path: Path) -> None:
@@ -224,6 +344,21 @@ async def test_timers_beat_and_verify(tmp_path: Path, monkeypatch: pytest.Monkey
         before = states._batches  # type: ignore[attr-defined]
         await eventually(lambda: states._batches > before + 3)  # type: ignore[attr-defined]
         assert status(server.broker).state_store_disagreed == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_beat_asks_for_the_low_water_mark(kind: str, tmp_path: Path) -> None:
+    async with broker(tmp_path, kind) as server:
+        peer = await Peer.to(server.broker_address)
+        first = await peer.ask(SEND, half("t1"), b"paid")
+        await peer.ask(SEND, half("t2"), b"paid")
+        await peer.ask(END, ending(first, COMMIT))
+        assert await held(server) == [1]
+        follower(server).follower.beat()
+        server.broker.writer._schedule()
+        await eventually(lambda: status(server.broker).state_store_low_water == 1)
+        page = await scrape(server)
+        assert page.value("escrowmq_state_store_low_water") == 1
 
 
 @pytest.mark.parametrize("kind", ["table", *KINDS])

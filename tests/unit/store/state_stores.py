@@ -47,3 +47,10 @@ def must_agree(driver: Driver) -> list[int]:
     rows: list[int] = wanted["half_offset"].tolist()
     assert follower.states.low_water() == min(rows, default=store.table.end)
     return rows
+
+
+def step(follower: Follower) -> None:
+    """Do one piece of work."""
+    work = follower.next_work()
+    assert work is not None
+    work.then(work.run())

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from escrowmq.model.errors import StoreCorrupt
+from escrowmq.model.errors import StoreCorrupt, Unavailable
 from escrowmq.store.disk.disk import OsDisk
 from escrowmq.store.sql.sql_states import SqlStates
 from escrowmq.store.states.migrating import migrate_states
@@ -81,4 +81,18 @@ def test_a_record_that_is_not_what_was_written_is_an_error(
     monkeypatch.setattr("escrowmq.store.sql.sql_states.SqlStates", Forgetful)
     with pytest.raises(StoreCorrupt, match="migration_differs"):
         migrate_states(driver.store, "sql", lambda *_: None)
+    driver.store.close()
+
+
+def test_a_broker_that_claims_the_store_id_meanwhile_is_said(tmp_path: Path) -> None:
+    driver = stopped(tmp_path)
+
+    def claim(done: int, _: int) -> None:
+        if done == 1:
+            with closing(sqlite3.connect(tmp_path / "store" / "state.db")) as database:
+                database.execute("UPDATE escrowmq_state_position SET epoch = 'other'")
+                database.commit()
+
+    with pytest.raises(Unavailable, match="migration_disturbed"):
+        migrate_states(driver.store, "sql", claim)
     driver.store.close()

@@ -15,7 +15,7 @@ from escrowmq.transaction.records import NEVER, Lost
 from escrowmq.transaction.state_store import StatePosition, WantedStates
 from escrowmq.transaction.states import State
 from tests.unit.store.helpers import HOUR, MINUTE, Driver, message
-from tests.unit.store.state_stores import KINDS, driver_of, follower_of, must_agree
+from tests.unit.store.state_stores import KINDS, driver_of, follower_of, must_agree, step
 
 pytestmark = pytest.mark.parametrize("kind", KINDS)
 
@@ -191,13 +191,6 @@ def test_beyond_the_limit_of_notes_it_is_made_equal_as_a_whole(
     assert must_agree(driver) == [12]
 
 
-def step(follower: Follower) -> None:
-    """Do one piece of work."""
-    work = follower.next_work()
-    assert work is not None
-    work.then(work.run())
-
-
 def test_changes_while_it_is_made_equal_are_not_lost(kind: str, tmp_path: Path) -> None:
     driver = driver_of(kind, tmp_path)
     mixed(driver)
@@ -222,6 +215,44 @@ def test_changes_while_it_is_made_equal_are_not_lost(kind: str, tmp_path: Path) 
     again.follow_all()
     must_agree(driver)
     assert again.disagreed == 0
+
+
+def test_a_range_is_read_in_slices_while_it_changes(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("escrowmq.store.states.follower.SLICE_ROWS", 4)
+    driver = driver_of(kind, tmp_path)
+    mixed(driver)
+    store = driver.store
+    follower, store.follower = follower_of(driver), None
+    follower.verify()
+    steps = 0
+    while follower._must_replace or follower._bases:
+        step(follower)
+        steps += 1
+        if steps == 3:
+            driver.commit(7)
+            driver.hold("new")
+    assert steps > 5
+    assert follower.disagreed == 0
+    store.follower = follower
+    follower.follow_all()
+    assert must_agree(driver) == [8, 9, 10, 11, 12, 18]
+    follower._must_replace = True
+    follower.follow_all()
+    assert must_agree(driver) == [8, 9, 10, 11, 12, 18]
+    assert follower.disagreed == 0
+
+
+def test_heads_are_told_from_later_requests_of_many_transactions(kind: str, tmp_path: Path) -> None:
+    driver = driver_of(kind, tmp_path)
+    for number in range(2):
+        for turn in range(6):
+            driver.hold(f"t{turn}", number=number)
+    assert must_agree(driver) == [*range(6)]
+    driver.commit(3)
+    assert must_agree(driver) == [0, 1, 2, 4, 5]
+    assert follower_of(driver).disagreed == 0
 
 
 def test_a_verification_finds_a_changed_record_and_the_log_wins(

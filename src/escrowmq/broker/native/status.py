@@ -242,6 +242,8 @@ class BrokerStatus(msgspec.Struct, frozen=True, kw_only=True):
     state_store_lag: int
     state_store_disagreed: int
     state_store_error: str
+    #: Every half message before this one is decided, says the state store; -1 if it was not asked.
+    state_store_low_water: int
 
 
 def status(broker: StatusParts) -> BrokerStatus:

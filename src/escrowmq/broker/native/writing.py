@@ -22,6 +22,7 @@ from escrowmq.model.catalog import MessageType
 from escrowmq.model.errors import EscrowError, RequestRefused
 from escrowmq.model.resolution import Resolution
 from escrowmq.protocol.message.ids import IPV4_HOST_BYTES
+from escrowmq.protocol.message.limits import check_plain_name
 from escrowmq.protocol.message.properties import (
     PGROUP,
     TRAN_MSG,
@@ -75,6 +76,7 @@ class NativeWriting:
     def hold(self, call: Call[HoldHeader]) -> None:
         """Hold half messages of one transaction."""
         header = call.header
+        _check_names(header)
         columns = self._many_halves(call) if header.is_bulk else None
         if columns is None:
             command = self._prepare(
@@ -113,6 +115,7 @@ class NativeWriting:
     @handles(NativeCode.HOLD_MANY)
     def hold_many(self, call: Call[HoldManyHeader]) -> None:
         """Hold many transactions; an error in one does not affect the others."""
+        _check_names(call.header)
         commands: list[Prepare] = []
         #: By transaction id, in request order: why it is refused, or None.
         refusals: dict[str, RequestRefused | None] = {}
@@ -284,6 +287,11 @@ class NativeWriting:
             call.answer(outcome=reply.outcome, messages=reply.rows)
 
         self.answering.submit(call.request, command, decided)
+
+
+def _check_names(header: HoldManyHeader) -> None:
+    check_plain_name("producer_group", header.producer_group)
+    check_plain_name("ledger", header.ledger)
 
 
 def half_marks(group: str) -> bytes:

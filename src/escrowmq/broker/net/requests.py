@@ -34,6 +34,7 @@ RESPONSE_CODES: dict[str, ResponseCode] = {
     "inbox_full": ResponseCode.SYSTEM_BUSY,
     "invisible_time_illegal": ResponseCode.INVALID_PARAMETER,
     "message_type_wrong": ResponseCode.NO_PERMISSION,
+    "name_illegal": ResponseCode.INVALID_PARAMETER,
     "name_too_long": ResponseCode.INVALID_PARAMETER,
     "no_such_delayed_message": ResponseCode.ILLEGAL_OPERATION,
     "pop_count_illegal": ResponseCode.INVALID_PARAMETER,

@@ -254,6 +254,10 @@ STATES_FOLLOW = _gauge(
 STATES_LAG = _gauge(
     "escrowmq_state_store_lag_rows", "Changes of transactions that the state store has not seen"
 )
+STATES_LOW_WATER = _gauge(
+    "escrowmq_state_store_low_water",
+    "Half offset before which all is decided, as the state store says; -1 if it was not asked",
+)
 STATES_DISAGREED = _counter(
     "escrowmq_state_store_disagreements_total",
     "Records of the state store that differed from the log, which won",

@@ -19,5 +19,6 @@ def state_store_metrics(told: BrokerStatus) -> dict[Metric, Sequence[Sample]]:
     return {
         table.STATES_FOLLOW: [((told.state_store,), is_following)],
         table.STATES_LAG: [((), told.state_store_lag)],
+        table.STATES_LOW_WATER: [((), told.state_store_low_water)],
         table.STATES_DISAGREED: [((), told.state_store_disagreed)],
     }

@@ -15,7 +15,7 @@ from escrowmq.model.errors import RequestRefused
 from escrowmq.model.topic_names import RETRY_PREFIX
 from escrowmq.protocol.message.batch_message import decode_batch
 from escrowmq.protocol.message.ids import offset_message_id
-from escrowmq.protocol.message.limits import check_name
+from escrowmq.protocol.message.limits import check_name, check_plain_name
 from escrowmq.protocol.message.properties import (
     PGROUP,
     POP_CK,
@@ -67,7 +67,7 @@ class Sending(GroupRequests):
         if is_half:
             # Checked before the topic is created.
             check_name(UNIQ_KEY, facts.unique_key)
-            check_name(PGROUP, group)
+            check_plain_name(PGROUP, group)
         sent = type_of(facts, properties, is_half=is_half)
         place = self._place(header, now_ms, sent)
         sender = Sender(

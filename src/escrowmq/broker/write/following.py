@@ -16,10 +16,11 @@ from typing import Any, TypeVar
 
 from escrowmq.model.errors import EscrowError, StoreUnusable, Unavailable
 from escrowmq.model.event_log import event_log
-from escrowmq.store.states.follower import Follower, FollowerWork
+from escrowmq.store.states.follower import WAIT_S, Follower, FollowerWork
 from escrowmq.store.store import Store
-from escrowmq.transaction.commands import Command, HalfCommand, Prepare
+from escrowmq.transaction.commands import Command, DecideBatch, HalfCommand, Prepare, Verdicts
 from escrowmq.transaction.state_store import StatesLostTrack, StateStore
+from escrowmq.transaction.states import State
 
 T = TypeVar("T")
 
@@ -27,6 +28,10 @@ log = event_log(__name__)
 
 RETRY_S = 1.0
 """Pause before the next attempt to reach a state store that is away."""
+SILENT_S = 10.0
+"""A state store that does not answer for this long counts as away."""
+CLOSE_S = 5.0
+"""How long a stop waits for the work under way, and as long again once it was interrupted."""
 BEAT_S = 5.0
 """How often the state store hears from the broker at least."""
 VERIFY_S = 600.0
@@ -46,7 +51,6 @@ class Following:
         self._loop = asyncio.get_running_loop()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="states")
         self._is_busy = self._is_closing = self._is_resting = False
-        self._idle: asyncio.Future[None] | None = None
         self._timers: dict[str, asyncio.TimerHandle] = {}
         # Only one thread may work on the state store.
         follower.is_led = True
@@ -62,7 +66,7 @@ class Following:
         """Raise if the state store cannot follow, and the command is one that must wait for it."""
         problem = self.follower.problem
         is_half = type(command) is Prepare
-        if isinstance(problem, StoreUnusable) and (is_half or isinstance(command, HalfCommand)):
+        if isinstance(problem, StoreUnusable) and (is_half or self._would_decide(command)):
             raise Unavailable(
                 "state_store_refused", "an operator must correct this", why=str(problem)
             )
@@ -73,6 +77,17 @@ class Following:
         if is_half and self.follower.lag_rows > LAG_ROWS_MAX:
             raise Unavailable("state_store_behind", "the state store is too slow; try again")
 
+    def _would_decide(self, command: Command) -> bool:
+        """Whether a command may change a transaction; about a decided one it only gets answers."""
+        core = self._store.core
+        if isinstance(command, HalfCommand):
+            half = core.half(command.half_offset)
+            return half is not None and half.state in {State.PREPARED, State.PARKED}
+        if type(command) is DecideBatch:
+            batch = (command.app_id, command.query_id, command.batch_id, command.content)
+            return core.batches.judge(*batch) == "new"
+        return type(command) is Verdicts
+
     def follow(self) -> None:
         """Hand over what changed. Call it between two batches."""
         is_free = not (self._is_busy or self._is_closing or self._is_resting)
@@ -81,6 +96,7 @@ class Following:
         work = self.follower.next_work()
         if work is not None:
             self._is_busy = True
+            self._timers["silent"] = self._loop.call_later(SILENT_S, self._note_silence)
             self._thread.submit(work.run).add_done_callback(
                 lambda ended: self._loop.call_soon_threadsafe(self._done, work, ended)
             )
@@ -94,7 +110,7 @@ class Following:
         follower = self.follower
         if follower.problem is not None:
             raise follower.problem
-        if not follower.has_caught_up:
+        if self._is_closing or not follower.has_caught_up:
             raise Unavailable("state_store_behind", "it is being brought up to the log")
         asked = partial(question, follower.states)
         try:
@@ -104,35 +120,44 @@ class Following:
             raise Unavailable("state_store_away", "it went away during a scan") from error
 
     async def close(self) -> None:
-        """Let the work under way end; the store does the rest."""
+        """Let the work under way end, or end it; the store does the rest."""
         self._is_closing = True
         for timer in self._timers.values():
             timer.cancel()
-        if self._is_busy:
-            self._idle = self._loop.create_future()
-            await self._idle
-        self._thread.shutdown()
-        self.follower.is_led = False
+        ended = self._loop.run_in_executor(None, self._thread.shutdown)
+        await asyncio.wait({ended}, timeout=CLOSE_S)
+        if not ended.done():
+            self.follower.interrupt()
+            await asyncio.wait({ended}, timeout=CLOSE_S)
+        if not ended.done():
+            log.error("state_store_stuck", extra={"store": self.follower.states.name})
+        self.follower.is_led = not ended.done()
+        self.follower.wait_s = CLOSE_S
 
     def _done(self, work: FollowerWork, ended: Future[Any]) -> None:
-        error = ended.exception()
-        if error is None:
+        self._timers["silent"].cancel()
+        try:
             work.then(ended.result())
-        else:
-            known = isinstance(error, EscrowError | StatesLostTrack)
-            if not known:
-                log.error("state_store_failed", extra={"cause": repr(error)}, exc_info=error)
-            self.follower.failed(
-                error  # type: ignore[arg-type]
-                if known
-                else Unavailable("state_store_away", "it failed", cause=repr(error))
-            )
+        except Exception as error:  # noqa: BLE001 - whatever it is, the state store is tried again
+            self._failed(error)
+        finally:
+            self._is_busy = False
+            self._go_on()
+
+    def _note_silence(self) -> None:
+        away = Unavailable("state_store_away", f"it has not answered for {SILENT_S:.0f} s")
+        self.follower.failed(away)
+        left_s = max(WAIT_S - SILENT_S, 0.0)
+        self._timers["silent"] = self._loop.call_later(left_s, self.follower.interrupt)
+
+    def _failed(self, error: Exception) -> None:
+        if not isinstance(error, EscrowError | StatesLostTrack):
+            log.error("state_store_failed", extra={"cause": repr(error)}, exc_info=error)
+            error = Unavailable("state_store_away", "it failed", cause=repr(error))
+        self.follower.failed(error)
+        if not self._is_closing:
             self._is_resting = True
             self._timers["retry"] = self._loop.call_later(RETRY_S, self._try_again)
-        self._is_busy = False
-        if self._idle is not None:
-            self._idle.set_result(None)
-        self._go_on()
 
     def _try_again(self) -> None:
         self._is_resting = False

@@ -48,6 +48,7 @@ Value: TypeAlias = Annotated[str, msgspec.Meta(max_length=VALUE_CHARS_MAX)]
 NameList: TypeAlias = Annotated[str, msgspec.Meta(max_length=LIST_CHARS_MAX)]
 """A list of names, or a cursor, which contains names."""
 
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
 _LEGAL_TOPIC = re.compile(r"[%|a-zA-Z0-9_-]+")
 _INT32 = (-(2**31), 2**31 - 1)
 _INT64 = (-(2**63), 2**63 - 1)
@@ -121,6 +122,18 @@ def check_name(field: str, name: str) -> None:
     """Refuse a name with more than ``NAME_CHARS_MAX`` characters."""
     if len(name) > NAME_CHARS_MAX:
         raise too_long(field, name, NAME_CHARS_MAX)
+
+
+def check_plain_name(field: str, name: str) -> None:
+    """Refuse a name that is too long, or that has a control character."""
+    check_name(field, name)
+    if _CONTROL.search(name):
+        raise RequestRefused(
+            "name_illegal",
+            "the field must not have a control character",
+            field=field,
+            start=name[:32],
+        )
 
 
 def too_long(field: str, text: str, chars_max: int) -> RequestRefused:

@@ -218,6 +218,8 @@ class StatusAnswer(NativeAnswer, frozen=True, kw_only=True):
     state_store_lag: Int64 = 0
     state_store_disagreed: Int64 = 0
     state_store_error: str = ""
+    #: Every half message before this one is decided, says the state store; -1 if it was not asked.
+    state_store_low_water: Int64 = -1
 
 
 class PlanHeader(NativeHeader, frozen=True, kw_only=True):

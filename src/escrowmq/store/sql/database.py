@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+import os
+import socket
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from escrowmq.model.errors import RequestRefused, StoreUnusable, Unavailable
@@ -13,13 +15,28 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sqlalchemy import URL, Connection, Engine
+    from sqlalchemy.exc import SQLAlchemyError
 
     from escrowmq.store.sql.schema import StateTables
 
 CONNECT_S = 5
+#: The system notices after about 10 s that the database's machine is gone. A URL may say otherwise.
+_NETWORK = {
+    "connect_timeout": CONNECT_S,
+    "keepalives": 1,
+    "keepalives_idle": 4,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,
+}
 _PRAGMAS = ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = NORMAL")
+#: SQLite's driver begins no transaction for tables, and two brokers may make them at once.
+_BEGIN = ("BEGIN IMMEDIATE",)
 STATEMENT_MS = 60_000
 """PostgreSQL ends a statement that takes longer."""
+
+CAUSE_CHARS_MAX = 200
+"""The database's words in an error are cut to this length."""
 
 
 class StateDatabase:
@@ -33,10 +50,13 @@ class StateDatabase:
             raise StoreUnusable(
                 "sqlalchemy_missing", 'install it with: pip install "escrowmq[sql]"'
             ) from None
-        self._error, self._conflict = sa.exc.SQLAlchemyError, sa.exc.IntegrityError
+        self._errors = sa.exc
         self.tables: StateTables = state_tables()
         self._engine = _engine(url)
         self._connection: Connection | None = None
+        #: The driver's connection, also while SQLAlchemy still prepares it.
+        self._raw: Any = None
+        sa.event.listen(self._engine, "do_connect", self._connect)
         self._is_made = False
 
     @property
@@ -59,6 +79,8 @@ class StateDatabase:
                 self._connection.commit()
         if not self._is_made:
             with self.transaction() as connection:
+                for begin in _BEGIN if self.is_sqlite else ():
+                    connection.exec_driver_sql(begin)
                 make_tables(connection, self.tables)
             self._is_made = True
 
@@ -76,6 +98,20 @@ class StateDatabase:
         with self._refusing(), self._engine.begin() as connection:
             remake_old_tables(connection, self.tables)
 
+    def interrupt(self) -> None:
+        """End the call under way, from another thread: it raises Unavailable."""
+        raw = self._raw
+        # The call may end by itself meanwhile, and its connection with it.
+        with suppress(Exception):
+            if self.is_sqlite:
+                raw.interrupt()
+            else:
+                _cut(raw.fileno())
+
+    def _connect(self, dialect: Any, _: object, arguments: Any, options: Any) -> Any:  # noqa: ANN401 - of the driver
+        self._raw = dialect.connect(*arguments, **options)
+        return self._raw
+
     def close(self) -> None:
         """End the connection."""
         connection, self._connection = self._connection, None
@@ -88,15 +124,34 @@ class StateDatabase:
     def _refusing(self) -> Iterator[None]:
         try:
             yield
-        except self._conflict:
+        except self._errors.IntegrityError:
             # A row that this broker adds is there already: the rows are not those it left.
-            raise StatesLostTrack from None
-        except self._error as error:
             self.close()
-            cause = str(getattr(error, "orig", None) or error).strip()
+            raise StatesLostTrack from None
+        except StatesLostTrack:
+            # The next call must look at the position.
+            self.close()
+            raise
+        except (self._errors.DataError, self._errors.ProgrammingError) as error:
+            self.close()
             raise Unavailable(
-                "state_store_away", "the database of the state store is away", cause=cause[:200]
+                "state_store_rejected", "the database rejects a statement", cause=_cause(error)
             ) from None
+        except self._errors.SQLAlchemyError as error:
+            self.close()
+            raise Unavailable(
+                "state_store_away", "the database of the state store is away", cause=_cause(error)
+            ) from None
+
+
+def _cut(handle: int) -> None:
+    """End a socket both ways; a server that is silent would not obey a request to cancel."""
+    with socket.socket(fileno=os.dup(handle)) as connected:
+        connected.shutdown(socket.SHUT_RDWR)
+
+
+def _cause(error: SQLAlchemyError) -> str:
+    return str(getattr(error, "orig", None) or error).strip()[:CAUSE_CHARS_MAX]
 
 
 def _engine(url: str) -> Engine:
@@ -129,6 +184,6 @@ def _with_driver(url: URL) -> tuple[URL, dict[str, Any]]:
     if url.drivername in ("postgresql", "postgres"):
         url = url.set(drivername="postgresql+psycopg")
     if url.drivername == "postgresql+psycopg":
-        options = f"-c statement_timeout={STATEMENT_MS}"
-        return url, {"connect_timeout": CONNECT_S, "options": options}
+        network = {name: value for name, value in _NETWORK.items() if name not in url.query}
+        return url, {**network, "options": f"-c statement_timeout={STATEMENT_MS}"}
     return url, {}

@@ -75,12 +75,14 @@ def make_tables(connection: Connection, tables: StateTables) -> None:
     """Make the tables and the view if they do not exist; raise if they have another version."""
     import sqlalchemy as sa
 
-    if not sa.inspect(connection).has_table(tables.version.name):
+    found = _version(connection, tables)
+    if found is None:
         tables.metadata.create_all(connection)
-        connection.execute(tables.version.insert().values(version=SCHEMA_VERSION))
+        connection.execute(sa.text(f"DROP VIEW IF EXISTS {VIEW}"))
         connection.execute(sa.text(_view(tables)))
+        # Last, because SQLite may have committed what is above before the process was killed.
+        connection.execute(tables.version.insert().values(version=SCHEMA_VERSION))
         return
-    found = connection.execute(sa.select(tables.version.c.version)).scalar() or 0
     if found != SCHEMA_VERSION:
         advice = "stop the brokers of this database and run `escrowmq store migrate --to sql`"
         if found > SCHEMA_VERSION:
@@ -92,14 +94,21 @@ def remake_old_tables(connection: Connection, tables: StateTables) -> None:
     """Replace tables of an older version by empty ones: every broker fills its rows again."""
     import sqlalchemy as sa
 
-    if not sa.inspect(connection).has_table(tables.version.name):
-        return
-    found = connection.execute(sa.select(tables.version.c.version)).scalar() or 0
-    if found >= SCHEMA_VERSION:
+    found = _version(connection, tables)
+    if found is None or found >= SCHEMA_VERSION:
         return
     connection.execute(sa.text(f"DROP VIEW IF EXISTS {VIEW}"))
     tables.metadata.drop_all(connection)
     make_tables(connection, tables)
+
+
+def _version(connection: Connection, tables: StateTables) -> int | None:
+    """Return the version of the tables; None if they do not exist, or not all of them."""
+    import sqlalchemy as sa
+
+    if not sa.inspect(connection).has_table(tables.version.name):
+        return None
+    return connection.execute(sa.select(tables.version.c.version)).scalar()
 
 
 def _view(tables: StateTables) -> str:

@@ -8,6 +8,7 @@ may have lost batches.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from escrowmq.model.errors import StoreUnusable, Unavailable
 from escrowmq.model.lineage import new_lineage
 from escrowmq.store.disk.rows import Rows
 from escrowmq.store.sql.database import StateDatabase
+from escrowmq.store.sql.schema import NAME_CHARS_MAX
 from escrowmq.transaction.records import NEVER
 from escrowmq.transaction.state_store import (
     HELD_ROWS,
@@ -23,11 +25,10 @@ from escrowmq.transaction.state_store import (
     StatePosition,
     StatesLostTrack,
     are_held,
-    held_from,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from sqlalchemy import Connection, Row
 
@@ -39,6 +40,8 @@ PART_ROWS = 16_384
 NAMED_MAX = 1_000
 LEASE_S = 15.0
 """A broker that has written within this time still claims its store id."""
+NUL_SHOWN = "\u2400"
+"""Stands for a NUL in a name, of the same length in characters."""
 _CHECKED = ("state", "checks_sent", "next_check_at_ms")
 
 
@@ -52,8 +55,15 @@ class SqlStates:
         self._database = StateDatabase(url)
         self._store_id = store_id
         self._lineage = new_lineage(store_id)
-        #: Batches that are known to be applied, and batches that the database last showed.
-        self._batches = self._seen = 0
+        #: Changes that are known to be applied, as the position counts them.
+        self._batches = 0
+        #: The change that was sent last, while its answer is missing.
+        self._unanswered: StateBatch | StatePart | None = None
+        #: The change whose answer was lost and that the database has.
+        self._found: StateBatch | StatePart | None = None
+        #: Whether this broker has had the claim, and the claim that it met instead.
+        self._was_open = False
+        self._met: tuple[str, float] | None = None
 
     # The port.
 
@@ -80,7 +90,9 @@ class SqlStates:
                 if taken.rowcount != 1:
                     raise Unavailable("state_store_away", "another broker claims the store id now")
         self._lineage = claim.lineage
-        self._batches = self._seen = 0 if found is None else found.batches
+        self._batches = 0 if found is None else found.batches
+        self._unanswered = self._found = None
+        self._was_open, self._met = True, None
         if found is None or not claim.lineage.holds(found.epoch, found.log_offset):
             return None
         return StatePosition(found.epoch, found.log_offset, found.rows_end)
@@ -90,15 +102,15 @@ class SqlStates:
         import sqlalchemy as sa
 
         self._connect_again()
-        if self._seen > self._batches:
+        if self._found is batch:
             # It was applied, and the connection broke before the answer.
-            self._batches = self._seen
+            self._found = None
             return 0
         table = self._database.tables.transactions
         new = batch.appended[are_held(batch.appended)]
-        decided = batch.decided["half_offset"][batch.decided["is_head"]]
+        decided = batch.decided["half_offset"][batch.decided["is_head"]].tolist()
         checked = batch.checked[are_held(batch.checked)]
-        with self._database.transaction() as connection:
+        with self._change(batch) as connection:
             self._move(connection, batch.position)
             if len(new):
                 connection.execute(sa.insert(table), self._values(new, batch.origins))
@@ -112,7 +124,6 @@ class SqlStates:
                 )
                 values = self._values(checked, batch.origins)
                 connection.execute(changed, list(map(_changes, values)))
-        self._batches = self._seen = self._batches + 1
         return unheld
 
     def replace(self, part: StatePart) -> int:
@@ -120,24 +131,22 @@ class SqlStates:
         import sqlalchemy as sa
 
         self._connect_again()
-        wanted = held_from(part.rows)
-        held, is_ours = self._held(part.first, part.end)
-        common, here, there = np.intersect1d(
-            held["half_offset"], wanted["half_offset"], assume_unique=True, return_indices=True
-        )
-        same = common[(held[here] == wanted[there]) & is_ours[here]]
-        extra = np.setdiff1d(held["half_offset"], same)
-        missing = np.setdiff1d(wanted["half_offset"], same)
-        if not (len(extra) or len(missing)):
+        wanted = {
+            values["half_offset"]: values
+            for values in self._values(part.rows[are_held(part.rows)], part.origins)
+        }
+        held = {row.half_offset: row for row in self._rows(part.first, part.end)}
+        same = {at for at, row in held.items() if at in wanted and self._is_same(row, wanted[at])}
+        extra, missing = held.keys() - same, wanted.keys() - same
+        if not (extra or missing):
             return 0
-        rows = part.rows[np.isin(part.rows["half_offset"], missing)]
-        with self._database.transaction() as connection:
-            self._refuse_other_epoch(self._position(connection))
-            self._delete(connection, extra)
-            if len(rows):
-                values = self._values(rows, part.origins)
-                connection.execute(sa.insert(self._database.tables.transactions), values)
-        return len(np.union1d(extra, missing))
+        with self._change(part) as connection:
+            self._move(connection)
+            self._delete(connection, sorted(extra))
+            if missing:
+                rows = [wanted[at] for at in sorted(missing)]
+                connection.execute(sa.insert(self._database.tables.transactions), rows)
+        return len(extra | missing)
 
     def parts_held(self) -> list[int]:
         """The starts of the ranges that have rows."""
@@ -197,31 +206,33 @@ class SqlStates:
     def snapshot(self, first: int, end: int) -> Rows:
         """Return the rows of a range."""
         self._connect_again()
-        return self._held(first, end)[0]
+        rows = self._rows(first, end)
+        held = np.zeros(len(rows), dtype=HELD_ROWS)
+        for name in ("half_offset", "log_offset", "state", "checks_sent"):
+            held[name] = [getattr(row, name) for row in rows]
+        times = [row.next_check_at_ms for row in rows]
+        held["next_at_ms"] = [NEVER if at_ms is None else at_ms for at_ms in times]
+        return held
 
-    def _held(self, first: int, end: int) -> tuple[Rows, Rows]:
-        """Return the rows of a range, and which of them are on this broker's lineage."""
+    def _rows(self, first: int, end: int) -> Sequence[Row[Any]]:
+        """Return the rows of a range as the database has them, sorted."""
         import sqlalchemy as sa
 
-        rows = self._database.tables.transactions.c
+        table = self._database.tables.transactions
         asked = (
-            sa.select(
-                rows.half_offset,
-                rows.log_offset,
-                sa.func.coalesce(rows.next_check_at_ms, NEVER),
-                rows.state,
-                rows.checks_sent,
-                rows.epoch,
-            )
-            .where(rows.store_id == self._store_id)
-            .where(rows.half_offset >= first, rows.half_offset < end)
-            .order_by(rows.half_offset)
+            sa.select(table)
+            .where(table.c.store_id == self._store_id)
+            .where(table.c.half_offset >= first, table.c.half_offset < end)
+            .order_by(table.c.half_offset)
         )
         with self._database.transaction() as connection:
-            found = connection.execute(asked).all()
-        held = np.array([tuple(row[:5]) for row in found], dtype=HELD_ROWS)
-        is_ours = [self._lineage.holds(row.epoch, row.log_offset) for row in found]
-        return held, np.array(is_ours, dtype=np.bool_)
+            return connection.execute(asked).all()
+
+    def _is_same(self, row: Row[Any], wanted: dict[str, Any]) -> bool:
+        """Whether a row is as the core has it; it may have been written under an earlier epoch."""
+        found = row._asdict()
+        is_ours = self._lineage.holds(found["epoch"], found["log_offset"])
+        return is_ours and found | {"epoch": wanted["epoch"]} == wanted
 
     def close(self, position: StatePosition | None) -> None:
         """Release the claim if the broker stops cleanly, and end the connection."""
@@ -231,6 +242,10 @@ class SqlStates:
                     self._move(connection, position, beat_at=None)
         finally:
             self._database.close()
+
+    def interrupt(self) -> None:
+        """End the call under way, from another thread: it raises Unavailable."""
+        self._database.interrupt()
 
     def remake_old_tables(self) -> None:
         """Replace tables of an older version by empty ones."""
@@ -254,10 +269,23 @@ class SqlStates:
         return connection.execute(asked).one_or_none()
 
     def _refuse_second(self, found: Row[Any], claim: StateClaim) -> None:
+        """Raise if another broker that still writes has the claim."""
         is_writing = found.beat_at is not None and found.now - found.beat_at < LEASE_S
-        is_same_place = bool(claim.place) and found.place == claim.place
-        if found.epoch != claim.lineage.epoch and is_writing and not is_same_place:
+        if found.epoch == claim.lineage.epoch or not is_writing:
+            return
+        if not claim.place or found.place != claim.place:
             raise self._claimed(found.place)
+        starts = {one.id for one in claim.lineage.epochs}
+        if not self._was_open or found.epoch in starts:
+            # An earlier start of this broker, which is over.
+            return
+        # Either the database went back to a start that the log lost, or a copy of the machine runs.
+        met, self._met = self._met, (found.epoch, found.beat_at)
+        if met is not None and met != self._met:
+            raise self._claimed(found.place)
+        raise Unavailable(
+            "state_store_away", "another start in this place has the claim", epoch=found.epoch
+        )
 
     def _claimed(self, place: str) -> StoreUnusable:
         return StoreUnusable(
@@ -267,33 +295,34 @@ class SqlStates:
             place=place,
         )
 
-    def _move(self, connection: Connection, to: StatePosition, **more: object) -> None:
-        """Move the position, and raise if another broker has claimed the store id."""
+    @contextmanager
+    def _change(self, change: StateBatch | StatePart) -> Iterator[Connection]:
+        """Run the block as one transaction that counts up the position."""
+        self._unanswered, self._found = change, None
+        with self._database.transaction() as connection:
+            yield connection
+        self._batches += 1
+        self._unanswered = None
+
+    def _move(
+        self, connection: Connection, to: StatePosition | None = None, **more: object
+    ) -> None:
+        """Count up the position, and move it; raise if it is not where this broker left it."""
         import sqlalchemy as sa
 
         table = self._database.tables.position
-        values = {
-            "log_offset": to.log_offset,
-            "rows_end": to.rows_end,
-            "batches": self._batches + 1,
-            "beat_at": self._now(),
-        }
+        values: dict[str, Any] = {"batches": self._batches + 1, "beat_at": self._now()}
+        if to is not None:
+            values |= {"log_offset": to.log_offset, "rows_end": to.rows_end}
         moved = connection.execute(
             sa.update(table)
             .where(table.c.store_id == self._store_id, table.c.epoch == self._lineage.epoch)
+            .where(table.c.batches == self._batches)
             .values(values | more)
         )
         if moved.rowcount != 1:
-            self._refuse_other_epoch(self._position(connection))
-
-    def _refuse_other_epoch(self, found: Row[Any] | None) -> None:
-        """Raise if the position belongs to another broker, or to an earlier start of this one."""
-        if found is None or self._lineage.holds(found.epoch, found.log_offset):
-            if found is None or found.epoch != self._lineage.epoch:
-                # The database went back to a time before this broker's claim.
-                raise StatesLostTrack
-        else:
-            raise self._claimed(found.place)
+            # The database went back, or another broker has the claim: ``open`` finds out which.
+            raise StatesLostTrack
 
     def _connect_again(self) -> None:
         """Connect if the connection broke, and look how far the database is."""
@@ -302,11 +331,14 @@ class SqlStates:
         self._database.connect()
         with self._database.transaction() as connection:
             found = self._position(connection)
-            self._refuse_other_epoch(found)
-            assert found is not None
-            if found.batches - self._batches not in (0, 1):
+            if found is None or found.epoch != self._lineage.epoch:
                 raise StatesLostTrack
-            self._seen = found.batches
+            is_answer_lost = self._unanswered is not None
+            if not 0 <= found.batches - self._batches <= is_answer_lost:
+                raise StatesLostTrack
+        if found.batches > self._batches:
+            self._found = self._unanswered
+        self._batches, self._unanswered = found.batches, None
 
     # Rows.
 
@@ -320,8 +352,8 @@ class SqlStates:
                 "log_offset": columns["log_offset"][at],
                 "size": columns["size"][at],
                 "stored_at_ms": columns["stored_at_ms"][at],
-                "producer_group": origins[columns["origin"][at]].group,
-                "ledger": origins[columns["origin"][at]].ledger,
+                "producer_group": _storable(origins[columns["origin"][at]].group),
+                "ledger": _storable(origins[columns["origin"][at]].ledger),
                 "state": columns["state"][at],
                 "checks_sent": columns["checks_sent"][at],
                 "next_check_at_ms": (
@@ -331,14 +363,14 @@ class SqlStates:
             for at in range(len(rows))
         ]
 
-    def _delete(self, connection: Connection, half_offsets: Rows) -> int:
+    def _delete(self, connection: Connection, half_offsets: Sequence[int]) -> int:
         """Delete these rows, and return how many there were."""
         import sqlalchemy as sa
 
         rows = self._database.tables.transactions
         deleted = 0
         for at in range(0, len(half_offsets), NAMED_MAX):
-            named = half_offsets[at : at + NAMED_MAX].tolist()
+            named = half_offsets[at : at + NAMED_MAX]
             done = connection.execute(
                 sa.delete(rows).where(
                     rows.c.store_id == self._store_id, rows.c.half_offset.in_(named)
@@ -346,6 +378,11 @@ class SqlStates:
             )
             deleted += done.rowcount
         return deleted
+
+
+def _storable(name: str) -> str:
+    """Return a name as a column can hold it: PostgreSQL has no NUL, and a log may have one."""
+    return name.replace("\0", NUL_SHOWN)[:NAME_CHARS_MAX]
 
 
 def _changes(values: dict[str, Any]) -> dict[str, Any]:

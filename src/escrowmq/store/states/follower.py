@@ -8,6 +8,8 @@ range.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from threading import Timer
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -27,7 +29,7 @@ from escrowmq.transaction.state_store import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from escrowmq.store.store import Store
     from escrowmq.transaction.records import NamedOrigin
@@ -37,6 +39,10 @@ log = event_log(__name__)
 
 POSITION_BYTES = 1024 * 1024
 """The position moves at least this often, also if no transaction changed."""
+SLICE_ROWS = 16_384
+"""Rows of a range that the store's thread reads at once: a few milliseconds."""
+WAIT_S = 65.0
+"""A call that takes longer is interrupted. A database ends a statement by itself after 60 s."""
 LOST_MAX = 3
 """Attempts in one call to make a state store equal that loses track again and again."""
 
@@ -65,6 +71,8 @@ class Follower:
         self.caught_up = 0
         #: Whether a thread of its own does the work.
         self.is_led = False
+        #: How long a call may take that is not made by that thread.
+        self.wait_s = WAIT_S
         self._is_open = False
         #: Whether the ranges that the state store has must be asked for.
         self._must_replace = True
@@ -72,6 +80,8 @@ class Follower:
         self._was_current = False
         #: Starts of the ranges that are not equal yet.
         self._bases: list[int] = []
+        #: What was read of the first of them, by first half offset.
+        self._slices: dict[int, StatePart] = {}
         self._replaced = 0
         #: Rows before this one were handed over.
         self._appended_to = 0
@@ -79,11 +89,15 @@ class Follower:
         #: Notes that were made while ranges were made equal may be in them already.
         self._unsure_notes = 0
         self._batch: StateBatch | None = None
-        self._wants_beat = False
+        self._wants_beat = self._wants_low_water = False
+        #: Every half message before this one was decided at the last beat; -1 before the first.
+        self.low_water = -1
         #: Whether the ranges are only compared: then no change may be outstanding.
         self._is_verifying = False
         #: Where the log was when the ranges were asked for.
         self._replacing_from = 0
+        #: Times that the state store lost track; results of work from before are void.
+        self._times_lost = 0
 
     # What it has not seen yet.
 
@@ -128,7 +142,8 @@ class Follower:
         lost = 0
         while lost < LOST_MAX and (work := self.next_work()) is not None:
             try:
-                result = work.run()
+                with self._limited():
+                    result = work.run()
             except StatesLostTrack as error:
                 lost += 1
                 self.failed(error)
@@ -138,9 +153,25 @@ class Follower:
             else:
                 work.then(result)
 
+    def interrupt(self) -> None:
+        """End the call under way from another thread, if the state store waits for a network."""
+        interrupt = getattr(self.states, "interrupt", None)
+        if interrupt is not None:
+            interrupt()
+
+    @contextmanager
+    def _limited(self) -> Iterator[None]:
+        timer = Timer(self.wait_s, self.interrupt)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
     def beat(self) -> None:
         """Have the state store hear from this broker soon, also if nothing changes."""
-        self._wants_beat = True
+        self._wants_beat = self._wants_low_water = True
 
     def verify(self) -> None:
         """Have the whole state store compared with the core soon."""
@@ -149,10 +180,24 @@ class Follower:
 
     def next_work(self) -> FollowerWork | None:
         """Return what to do next. Call it when memory holds exactly what is durable."""
+        work = self._next_work()
+        if work is None:
+            return None
+        times_lost = self._times_lost
+
+        def then(result: Any) -> None:  # noqa: ANN401 - of the kind of work
+            # A scan beside the work may have found that the state store lost track.
+            if times_lost == self._times_lost:
+                work.then(result)
+
+        return FollowerWork(work.run, then)
+
+    def _next_work(self) -> FollowerWork | None:
         if isinstance(self.problem, StoreUnusable):
             return None
         if self.notes.are_too_many:
-            self._must_replace, self._is_verifying = True, False
+            # A state store that is so far behind differs, and that is no error.
+            self._must_replace, self._is_verifying, self._was_current = True, False, False
         if not self._is_open:
             return FollowerWork(self._open, self._opened)
         is_behind = self._batch is not None or self.lag_rows > 0
@@ -160,20 +205,15 @@ class Follower:
             if self._must_replace:
                 return FollowerWork(self.states.parts_held, self._begin_replacing)
             if self._bases:
-                part = self._next_part()
-                return FollowerWork(lambda: self.states.replace(part), self._part_replaced)
-        if self._batch is None:
-            self._batch = self._next_batch()
-        batch = self._batch
-        if batch is None:
-            return None
-        return FollowerWork(lambda: self.states.follow(batch), self._followed)
+                return self._replace_next()
+        return self._follow_next()
 
     def failed(self, error: EscrowError | StatesLostTrack) -> None:
         """Note why work failed; it is tried again unless an operator must act."""
         if isinstance(error, StatesLostTrack):
             # A database that failed over may have lost batches.
             log.warning("state_store_went_back", extra={"store": self.states.name})
+            self._times_lost += 1
             # It may have lost this broker's claim as well.
             self._is_open, self._batch, self._is_verifying = False, None, False
             return
@@ -184,16 +224,24 @@ class Follower:
 
     def close(self) -> None:
         """Release the state store, and tell it how far it is if it has everything."""
+        if self.is_led:
+            # Its thread never came back, and may still use it.
+            return
         is_current = self.is_equal and self.problem is None
         position = self.here(self._appended_to) if is_current and not self.lag_rows else None
         try:
-            self.states.close(position)
+            with self._limited():
+                self.states.close(position)
         except Unavailable as away:
             log.warning("state_store_away", extra={"store": self.states.name, "error": str(away)})
+        except StatesLostTrack:
+            # The next start compares everything.
+            log.warning("state_store_went_back", extra={"store": self.states.name})
 
     def give_back(self) -> None:
         """Release the state store as it is."""
-        self.states.close(None)
+        if not self.is_led:
+            self.states.close(None)
 
     def _open(self) -> StatePosition | None:
         return self.states.open(self._claim())
@@ -201,7 +249,9 @@ class Follower:
     def _opened(self, position: StatePosition | None) -> None:
         self._is_open = self._must_replace = True
         self._is_verifying = False
-        self._was_current = position is not None and position.log_offset == self._store.recovered_at
+        is_current = position is not None and position.log_offset == self._store.recovered_at
+        # One that lost track differs, and that is no error.
+        self._was_current = is_current and not self._times_lost
         self._note_return()
 
     def _note_return(self) -> None:
@@ -210,7 +260,7 @@ class Follower:
         self.problem = None
 
     def _begin_replacing(self, held: list[int]) -> None:
-        self._bases = self.bases(held)
+        self._bases, self._slices = self.bases(held), {}
         self._replaced = 0
         self._must_replace = False
         self._replacing_from = self._store.durable_end
@@ -231,21 +281,35 @@ class Follower:
 
     def part(self, base: int) -> StatePart:
         """Return a range as the core has it."""
-        end = base + self.states.part_rows
-        # In a broker that serves, decided rows that have left memory are not read from files.
-        rows = rows_between(self._store, base, end, with_files=not self.is_led)
-        rows_end = self._store.table.end
-        origins = self._origins(rows)
-        return StatePart(first=base, end=end, rows=rows, origins=origins, rows_end=rows_end)
+        return self._read(base, base + self.states.part_rows)
 
-    def _next_part(self) -> StatePart:
-        part = self.part(self._bases[0])
+    def _read(self, first: int, end: int) -> StatePart:
+        # In a broker that serves, decided rows that have left memory are not read from files.
+        rows = rows_between(self._store, first, end, with_files=not self.is_led)
+        rows_end, origins = self._store.table.end, self._origins(rows)
+        return StatePart(first=first, end=end, rows=rows, origins=origins, rows_end=rows_end)
+
+    def _replace_next(self) -> FollowerWork:
+        """Read on in the next range, and have it made equal once all of it was read."""
+        base, rows_end = self._bases[0], self._store.table.end
+        end = base + self.states.part_rows
+        starts = range(base, max(min(end, rows_end), base + 1), SLICE_ROWS)
+        missing = [first for first in starts if first not in self._slices]
+        for first in missing[:1]:
+            self._slices[first] = self._read(first, min(first + SLICE_ROWS, end))
+        if len(missing) > 1:
+            # Other work of this thread goes first.
+            return FollowerWork(_nothing, _ignored)
+        slices = [part for _, part in sorted(self._slices.items())]
+        self._slices = {}
         if len(self._bases) == 1:
-            if part.rows_end > part.end:
+            if rows_end > end:
                 # New rows came meanwhile, in a range of their own.
-                self._bases.append(part.end)
-            self._appended_to = min(part.end, part.rows_end)
-        return part
+                self._bases.append(end)
+            self._appended_to = min(end, rows_end)
+        return FollowerWork(
+            lambda: self.states.replace(_joined(slices, end, rows_end)), self._part_replaced
+        )
 
     def _part_replaced(self, differed: int) -> None:
         self._replaced += differed
@@ -288,6 +352,20 @@ class Follower:
         """Return the position of a state store that has everything, up to this row."""
         return StatePosition(self._store.core.lineage.epoch, self._store.durable_end, rows_end)
 
+    def _follow_next(self) -> FollowerWork | None:
+        if self._batch is None and self._wants_low_water:
+            return FollowerWork(self.states.low_water, self._note_low_water)
+        if self._batch is None:
+            self._batch = self._next_batch()
+        batch = self._batch
+        if batch is None:
+            return None
+        return FollowerWork(lambda: self.states.follow(batch), self._followed)
+
+    def _note_low_water(self, low_water: int) -> None:
+        self.low_water, self._wants_low_water = low_water, False
+        self._note_return()
+
     def _next_batch(self) -> StateBatch | None:
         store, known = self._store, self._appended_to
         assert self.position is not None
@@ -305,6 +383,7 @@ class Follower:
         log_offset = store.durable_end if is_whole else self.position.log_offset
         appended = appended[appended["size"] > 0]
         rows = np.concatenate([appended, decided, checked])
+        self._forget_slices(rows["half_offset"])
         return StateBatch(
             appended=appended,
             decided=decided,
@@ -313,6 +392,26 @@ class Follower:
             position=StatePosition(store.core.lineage.epoch, log_offset, end),
         )
 
+    def _forget_slices(self, changed: Rows) -> None:
+        """Have the slices of a range read again in which rows changed meanwhile."""
+        for first in list(self._slices):
+            if np.any((changed >= first) & (changed < first + SLICE_ROWS)):
+                del self._slices[first]
+
     def _origins(self, rows: Rows) -> dict[int, NamedOrigin]:
         origins = self._store.core.names.origins
         return {number: origins[number] for number in np.unique(rows["origin"]).tolist()}
+
+
+def _joined(slices: list[StatePart], end: int, rows_end: int) -> StatePart:
+    origins = {number: origin for part in slices for number, origin in part.origins.items()}
+    rows = np.concatenate([part.rows for part in slices])
+    return StatePart(first=slices[0].first, end=end, rows=rows, origins=origins, rows_end=rows_end)
+
+
+def _nothing() -> None:
+    """Do nothing: the work is only to come back."""
+
+
+def _ignored(_: None) -> None:
+    """Have no use for a result."""

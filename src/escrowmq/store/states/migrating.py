@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from escrowmq.model.errors import StoreCorrupt
+from escrowmq.model.errors import StoreCorrupt, Unavailable
 from escrowmq.store.mapped.record_file import DIRECTORY as MAPPED
 from escrowmq.store.states.choosing import DATABASE, STATE_NAMES, place_of, states_of
 from escrowmq.store.states.follower import Follower
 from escrowmq.store.states.state_rows import rows_between
-from escrowmq.transaction.state_store import StateClaim, are_held, held_from
+from escrowmq.transaction.state_store import StateClaim, StatesLostTrack, are_held, held_from
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,21 +54,33 @@ def migrate_states(
         remake()
     claim = StateClaim(store.core.lineage, place_of(store.disk))
     follower = Follower(store, states, lambda: claim)
-    position = None
     try:
-        states.open(claim)
-        bases = follower.bases(states.parts_held())
-        for done, base in enumerate(bases, 1):
-            states.replace(follower.part(base))
-            told(done, 2 * len(bases))
-        undecided = 0
-        for done, base in enumerate(bases, len(bases) + 1):
-            undecided += _compare(follower, base)
-            told(done, 2 * len(bases))
-        position = follower.here(store.table.end)
+        done = _fill(store, follower, claim, told)
+    except StatesLostTrack:
+        raise Unavailable(
+            "migration_disturbed", "another broker wrote to the database, or it went back"
+        ) from None
     finally:
-        states.close(position)
+        states.close(None)
     _remove_files(store, keep=to)
+    return done
+
+
+def _fill(
+    store: Store, follower: Follower, claim: StateClaim, told: Callable[[int, int], None]
+) -> MigratedStates:
+    """Copy every range, compare it, and say how far the state store is."""
+    states = follower.states
+    states.open(claim)
+    bases = follower.bases(states.parts_held())
+    for done, base in enumerate(bases, 1):
+        states.replace(follower.part(base))
+        told(done, 2 * len(bases))
+    undecided = 0
+    for done, base in enumerate(bases, len(bases) + 1):
+        undecided += _compare(follower, base)
+        told(done, 2 * len(bases))
+    states.close(follower.here(store.table.end))
     return MigratedStates(len(bases), undecided)
 
 

@@ -89,7 +89,11 @@ def _cleared(store: Store, found: Rows, parts: Rows) -> Rows:
     found["op_offset"][is_open] = -1
     found["is_head"] = parts >= FIRST
     later = store.core.heads
-    if later:
+    if len(later) > len(found):
+        heads = np.flatnonzero(found["is_head"])
+        numbers = found["half_offset"][heads].tolist()
+        found["is_head"][heads] = [number not in later for number in numbers]
+    elif later:
         numbers = np.fromiter(later, dtype=np.int64, count=len(later))
         found["is_head"] &= ~np.isin(found["half_offset"], numbers)
     return found
