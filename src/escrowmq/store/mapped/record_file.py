@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from escrowmq.store.disk.rows import Rows, check_words
-from escrowmq.store.mapped.records import CHECKS, PREPARED, RECORD, are_open, are_torn
+from escrowmq.store.mapped.records import CHECKS, RECORD, are_open, are_torn
 
 if TYPE_CHECKING:
     from escrowmq.store.disk.disk import Disk
@@ -88,18 +88,22 @@ class RecordFile:
         checks["op_offset"] = np.where(is_unknown, op_offsets, checks["op_offset"])
         checks["check"] = check_words(checks)
 
-    def due(self, check_at_ms: int, stored_at_ms: int) -> Rows:
-        """Return the indices of prepared records that are due."""
-        is_due = self.checks["next_at_ms"] <= check_at_ms
+    def due(self, at: Rows, check_at_ms: int, stored_at_ms: int) -> Rows:
+        """Return those of these indices whose records stand for transactions that are due."""
+        checks = self.checks[at]
+        is_due = checks["next_at_ms"] <= check_at_ms
         if stored_at_ms >= 0:
-            is_due |= self.records["stored_at_s"] <= stored_at_ms // 1_000
-        is_due &= (self.records["state"] == PREPARED) & (self.checks["is_head"] == 1)
-        found: Rows = np.flatnonzero(is_due)
+            is_due |= self.records["stored_at_s"][at] <= stored_at_ms // 1_000
+        found: Rows = at[is_due & (checks["is_head"] == 1)]
         return found
 
     def of_states(self, wanted: Rows) -> Rows:
         """Return the indices of records with one of these codes."""
-        found: Rows = np.flatnonzero(np.isin(self.records["state"], wanted))
+        state = np.ascontiguousarray(self.records["state"])
+        is_wanted = np.zeros(len(state), dtype=np.bool_)
+        for code in wanted.tolist():
+            is_wanted |= state == code
+        found: Rows = np.flatnonzero(is_wanted)
         return found
 
     def flush(self) -> None:

@@ -17,7 +17,7 @@ from escrowmq.model.errors import EscrowError, StoreUnusable, Unavailable
 from escrowmq.model.event_log import event_log
 from escrowmq.store.disk.rows import Rows
 from escrowmq.store.states.notes import BATCH_ROWS, StateNotes
-from escrowmq.store.states.state_rows import rows_at, rows_between
+from escrowmq.store.states.state_rows import rows_at, rows_between, with_filed
 from escrowmq.transaction.state_store import (
     StateBatch,
     StatePart,
@@ -152,7 +152,8 @@ class Follower:
         if isinstance(self.problem, StoreUnusable):
             return None
         if self.notes.are_too_many:
-            self._must_replace, self._is_verifying = True, False
+            # It is behind, and a difference is no error.
+            self._must_replace, self._is_verifying, self._was_current = True, False, False
         if not self._is_open:
             return FollowerWork(self._open, self._opened)
         is_behind = self._batch is not None or self.lag_rows > 0
@@ -160,8 +161,8 @@ class Follower:
             if self._must_replace:
                 return FollowerWork(self.states.parts_held, self._begin_replacing)
             if self._bases:
-                part = self._next_part()
-                return FollowerWork(lambda: self.states.replace(part), self._part_replaced)
+                part, is_filling = self._next_part(), self.is_led and not self._is_verifying
+                return FollowerWork(lambda: self._replace(part, is_filling), self._part_replaced)
         if self._batch is None:
             self._batch = self._next_batch()
         batch = self._batch
@@ -232,7 +233,7 @@ class Follower:
     def part(self, base: int) -> StatePart:
         """Return a range as the core has it."""
         end = base + self.states.part_rows
-        # In a broker that serves, decided rows that have left memory are not read from files.
+        # A broker that serves does not wait here for decided rows that have left memory.
         rows = rows_between(self._store, base, end, with_files=not self.is_led)
         rows_end = self._store.table.end
         origins = self._origins(rows)
@@ -246,6 +247,13 @@ class Follower:
                 self._bases.append(part.end)
             self._appended_to = min(part.end, part.rows_end)
         return part
+
+    def _replace(self, part: StatePart, is_filling: bool) -> int:  # noqa: FBT001 - a callback
+        if is_filling:
+            # The thread of the state store may wait for files, which the event loop may not.
+            rows = with_filed(self._store, part.rows, part.first, part.end)
+            part = msgspec.structs.replace(part, rows=rows, origins=self._origins(rows))
+        return self.states.replace(part)
 
     def _part_replaced(self, differed: int) -> None:
         self._replaced += differed
