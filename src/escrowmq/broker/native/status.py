@@ -235,6 +235,7 @@ class BrokerStatus(msgspec.Struct, frozen=True, kw_only=True):
     compared_open: int
     compared_differences: int
     compared_first_difference: str
+    compared_state_store: str
     #: The state store: `table`, `mapped` or `sql`; whether it `follows`, is `away`, `refused` or
     #: `catching_up`; changes that it has not seen; records that differed from the log; the error.
     state_store: str
@@ -386,7 +387,7 @@ def _of_comparison(comparisons: Comparisons) -> dict[str, Any]:
     if last is None:
         numbers = ("at_ms", "decided_before", "log_offset", "open", "differences")
         none: dict[str, Any] = {f"compared_{name}": 0 for name in numbers}
-        texts = ("outcome", "first_difference")
+        texts = ("outcome", "first_difference", "state_store")
         return none | {f"compared_{name}": "" for name in texts}
     return {
         "compared_at_ms": last.compared_at_ms,
@@ -396,4 +397,5 @@ def _of_comparison(comparisons: Comparisons) -> dict[str, Any]:
         "compared_open": last.open_requests,
         "compared_differences": last.differences,
         "compared_first_difference": comparisons.first_difference,
+        "compared_state_store": last.state_store,
     }

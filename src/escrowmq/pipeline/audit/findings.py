@@ -69,8 +69,10 @@ class FindingName(StrEnum):
     BUSINESS_ROW_WITH_SEVERAL = "business_row_with_several"
     MESSAGE_WITHOUT_BUSINESS_ROW = "message_without_business_row"
 
-    # Rounds of the half/op comparison.
+    # Rounds of the half/op comparison; the last two only in their own reports.
     ROUND_DIFFERS = "round_differs"
+    STATE_STORE_LACKS = "state_store_lacks"
+    STATE_STORE_KEEPS = "state_store_keeps"
 
     # Consumers.
     OFFSET_BEYOND_END = "offset_beyond_end"

@@ -212,6 +212,7 @@ class StatusAnswer(NativeAnswer, frozen=True, kw_only=True):
     compared_open: Int64 = 0
     compared_differences: Int64 = 0
     compared_first_difference: str = ""
+    compared_state_store: str = ""
     #: The state store: its name, what it does, changes it has not seen, differences, the error.
     state_store: str = ""
     state_store_state: str = ""
