@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 LEDGERS_SHOWN = 10
 COMPARED = frozenset({"", "compared", "is_table", "behind"})
-"""What a comparison says about a state store that needs no further word."""
+"""Reports about the state store that the status need not mention."""
 
 
 class ReportedLag(NamedTuple):
