@@ -148,9 +148,10 @@ class MappedStates:
         for base, file in self._files.items():
             if base + self.part_rows <= wanted.first or base >= wanted.end:
                 continue
-            at = file.of_states(wanted_codes)
-            if wanted.check_at_ms is not None:
-                at = file.due(at, wanted.check_at_ms, wanted.stored_at_ms)
+            if wanted.check_at_ms is None:
+                at = file.of_states(wanted_codes)
+            else:
+                at = file.due(wanted_codes, wanted.check_at_ms, wanted.stored_at_ms)
             rows = at + base
             rows = rows[(rows >= wanted.first) & (rows < wanted.end)][:left]
             found.append(rows)

@@ -88,22 +88,25 @@ class RecordFile:
         checks["op_offset"] = np.where(is_unknown, op_offsets, checks["op_offset"])
         checks["check"] = check_words(checks)
 
-    def due(self, at: Rows, check_at_ms: int, stored_at_ms: int) -> Rows:
-        """Return those of these indices whose records stand for transactions that are due."""
-        checks = self.checks[at]
-        is_due = checks["next_at_ms"] <= check_at_ms
+    def due(self, wanted: Rows, check_at_ms: int, stored_at_ms: int) -> Rows:
+        """Return the indices of records with one of these codes that are due."""
+        is_due = self.checks["next_at_ms"] <= check_at_ms
         if stored_at_ms >= 0:
-            is_due |= self.records["stored_at_s"][at] <= stored_at_ms // 1_000
-        found: Rows = at[is_due & (checks["is_head"] == 1)]
+            is_due |= self.records["stored_at_s"] <= stored_at_ms // 1_000
+        is_due &= self._are(wanted) & (self.checks["is_head"] == 1)
+        found: Rows = np.flatnonzero(is_due)
         return found
 
     def of_states(self, wanted: Rows) -> Rows:
         """Return the indices of records with one of these codes."""
-        state = np.ascontiguousarray(self.records["state"])
-        is_wanted = np.zeros(len(state), dtype=np.bool_)
+        found: Rows = np.flatnonzero(self._are(wanted))
+        return found
+
+    def _are(self, wanted: Rows) -> Rows:
+        found = np.zeros(len(self.records), dtype=np.bool_)
+        # Several times as fast as numpy's isin.
         for code in wanted.tolist():
-            is_wanted |= state == code
-        found: Rows = np.flatnonzero(is_wanted)
+            found |= self.records["state"] == code
         return found
 
     def flush(self) -> None:
