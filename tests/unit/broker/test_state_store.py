@@ -54,7 +54,7 @@ def by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
 @asynccontextmanager
 async def broker(folder: Path, kind: str, **policy: Any) -> AsyncIterator[Server]:  # noqa: ANN401
     url = f"sqlite:///{folder / 'elsewhere' / 'state.db'}" if kind == "sql" else ""
-    (folder / "elsewhere").mkdir(exist_ok=True)
+    (folder / "elsewhere").mkdir(parents=True, exist_ok=True)
     chosen = {"checked_by": "broker", "state_store": kind, "state_url": url, **policy}
     async with serving(folder / "data", policy=chosen, broker={"http_port": 0}) as server:
         yield server
@@ -270,10 +270,18 @@ async def test_what_cannot_be_listed_is_refused(tmp_path: Path) -> None:
         peer = await Peer.to(server.broker_address)
         with pytest.raises(RequestRefused, match="state_store_is_table"):
             await listed(peer)
-    async with broker(tmp_path, "mapped") as server:
+    async with broker(tmp_path / "files", "mapped") as server:
         peer = await Peer.to(server.broker_address)
+        assert await held(server) == []
         with pytest.raises(ProtocolViolation, match="cursor_malformed"):
             await all_rows(peer, NativeCode.LIST_STATE_STORE, ListStateStoreHeader(cursor="x"))
-        follower(server).follower.failed(Unavailable("state_store_away", "gone"))
+    async with broker(tmp_path, "sql") as server:
+        peer = await Peer.to(server.broker_address)
+        assert await held(server) == []
+        (tmp_path / "elsewhere").rename(tmp_path / "moved")
+        follower(server).follower.states._database.close()  # type: ignore[attr-defined]
+        follower(server).follower.beat()
+        server.broker.writer._schedule()
+        await eventually(lambda: status(server.broker).state_store_state == "away")
         with pytest.raises(Unavailable, match="state_store_away"):
             await listed(peer)

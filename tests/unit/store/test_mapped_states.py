@@ -244,6 +244,22 @@ def test_decisions_beyond_the_limit_of_notes_leave_the_files_whole(
     assert must_agree(driver) == [0, *range(8, 20)]
 
 
+def test_a_wrong_record_of_a_row_that_left_memory_is_corrected_whole(tmp_path: Path) -> None:
+    driver = with_rows_that_left_memory(tmp_path)
+    follower = follower_of(driver)
+    states = follower.states
+    assert isinstance(states, MappedStates)
+    states._files[0].records["state"][3] = 4
+    follower.verify()
+    assert led(driver).disagreed == 1
+    assert must_agree(driver) == [0, *range(8, 20)]
+    driver = driver.closed_and_opened()
+    # It was told once, and the restart finds nothing more to correct.
+    assert follower_of(driver).disagreed == 0
+    driver.store.close()
+    assert records(driver)["state"].tolist() == [4, *[8] * 7]
+
+
 def test_a_file_that_a_checkpoint_replaces_is_read_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

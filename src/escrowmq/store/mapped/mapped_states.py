@@ -134,6 +134,8 @@ class MappedStates:
         is_completed = is_same & ~are_open(records["state"]) & (file.checks["op_offset"] < 0)
         differed = np.count_nonzero(~is_completed[changed])
         file.write(changed, records[changed], checks[changed])
+        # A record that something else has changed was counted as it had been before.
+        file.undecided = file.count_undecided()
         return int(differed)
 
     def parts_held(self) -> list[int]:

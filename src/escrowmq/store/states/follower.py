@@ -8,6 +8,7 @@ range.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -161,8 +162,9 @@ class Follower:
             if self._must_replace:
                 return FollowerWork(self.states.parts_held, self._begin_replacing)
             if self._bases:
-                part, is_filling = self._next_part(), self.is_led and not self._is_verifying
-                return FollowerWork(lambda: self._replace(part, is_filling), self._part_replaced)
+                replace = self._filled if self.is_led else self.states.replace
+                replace = self._verified if self.is_led and self._is_verifying else replace
+                return FollowerWork(partial(replace, self._next_part()), self._part_replaced)
         if self._batch is None:
             self._batch = self._next_batch()
         batch = self._batch
@@ -248,12 +250,18 @@ class Follower:
             self._appended_to = min(part.end, part.rows_end)
         return part
 
-    def _replace(self, part: StatePart, is_filling: bool) -> int:  # noqa: FBT001 - a callback
-        if is_filling:
-            # The thread of the state store may wait for files, which the event loop may not.
-            rows = with_filed(self._store, part.rows, part.first, part.end)
-            part = msgspec.structs.replace(part, rows=rows, origins=self._origins(rows))
-        return self.states.replace(part)
+    def _filled(self, part: StatePart) -> int:
+        """Replace a part, with the rows that are only in files: the thread may wait for these."""
+        rows = with_filed(self._store, part.rows, part.first, part.end)
+        whole = msgspec.structs.replace(part, rows=rows, origins=self._origins(rows))
+        return self.states.replace(whole)
+
+    def _verified(self, part: StatePart) -> int:
+        """Compare a part with what memory has; if it differs, replace all of it."""
+        differed = self.states.replace(part)
+        if differed:
+            self._filled(part)
+        return differed
 
     def _part_replaced(self, differed: int) -> None:
         self._replaced += differed
