@@ -16,7 +16,7 @@ from escrowmq.pipeline.compare.checkpoint import Checkpoints, ComparisonCheckpoi
 from escrowmq.pipeline.compare.folding import CANDIDATE, whole_requests
 from escrowmq.pipeline.compare.judging import judge
 from escrowmq.pipeline.compare.looking import SecondLook, StoreRow
-from escrowmq.pipeline.compare.state_stores import HeldRows, differing, judge_held
+from escrowmq.pipeline.compare.state_stores import UndecidedRows, differing, judge_held
 from escrowmq.pipeline.source.positions import to_keep
 
 SIGHT = Sight(Lineage("store", (Epoch("e1", 0, 0),)), 100, 9)
@@ -153,13 +153,15 @@ def test_a_count_differs_only_while_the_store_still_has_that_count() -> None:
 def test_heads_on_one_side_only_are_candidates_below_the_end() -> None:
     rows = np.array([(0, 0, 1, 1, 0), (3, 3, 2, 2, 0), (5, 0, 1, 1, 0), (9, 9, 1, 1, 0)], HALF)
     # Row 3 is there, but does not stand for its transaction.
-    held = HeldRows(np.array([0, 3, 4, 5, 7]), np.array([True, False, False, False, True]))
+    held = UndecidedRows(np.array([0, 3, 4, 5, 7]), np.array([True, False, False, False, True]))
     found = differing(rows, held, end=9, found_at_ms=5)
     assert [(one.finding, one.half_offset, one.message_count) for one in found] == [
         (FindingName.STATE_STORE_LACKS, 3, 2),
         (FindingName.STATE_STORE_KEEPS, 7, 1),
     ]
-    alone = differing(rows[:0], HeldRows(np.array([2]), np.array([True])), end=9, found_at_ms=5)
+    alone = differing(
+        rows[:0], UndecidedRows(np.array([2]), np.array([True])), end=9, found_at_ms=5
+    )
     assert [one.half_offset for one in alone] == [2]
 
 

@@ -225,9 +225,8 @@ class BrokerStatus(msgspec.Struct, frozen=True, kw_only=True):
     backup_last_failed_at_ms: int
     backup_last_error: str
     backup_overdue_ms: int
-    #: The pipeline's last comparison of half and op records with the state store: when it ended (0:
-    #: never), how it ended, and below which half offset every half message is decided; below which
-    #: log offset records were compared; undecided requests; differences, and the first one as text.
+    #: The pipeline's last comparison of half and op records with the state store, as in
+    #: LIST_COMPARISON; the time is 0 before the first one.
     compared_at_ms: int
     compared_outcome: str
     compared_decided_before: int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import NamedTuple
 
 
 class Breach(StrEnum):
@@ -90,6 +91,17 @@ class ComparedEvidence(StrEnum):
     BUSINESS = "business table"
     ROUNDS = "comparison rounds"
     CONSUMERS = "consumers"
+
+
+class Meaning(NamedTuple):
+    """The meaning of a finding."""
+
+    kind: Breach
+    compared: ComparedEvidence
+    #: One line for the report.
+    about: str
+    #: The operator's next step.
+    remedy: str
 
 
 #: Findings that a second read may explain, because the broker kept working during the first.

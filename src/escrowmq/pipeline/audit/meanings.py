@@ -5,21 +5,7 @@ The report, the command line and ``docs/operate/audit.md`` use these texts.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-from escrowmq.pipeline.audit.findings import Breach, ComparedEvidence, FindingName
-
-
-class Meaning(NamedTuple):
-    """The meaning of a finding."""
-
-    kind: Breach
-    compared: ComparedEvidence
-    #: One line for the report.
-    about: str
-    #: The operator's next step.
-    remedy: str
-
+from escrowmq.pipeline.audit.findings import Breach, ComparedEvidence, FindingName, Meaning
 
 _CHECK = "run `escrowmq store check` on the stopped broker's data, and keep that data"
 _REBUILD = f"{_CHECK}; `escrowmq store repair` rebuilds the state table from the log"

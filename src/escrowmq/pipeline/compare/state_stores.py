@@ -40,7 +40,7 @@ BEHIND = "behind"
 _OPEN = (UNDECIDED, PARKED)
 
 
-class HeldRows(NamedTuple):
+class UndecidedRows(NamedTuple):
     """Undecided rows of a state store, by half offset, and which stand for transactions."""
 
     half_offsets: Rows
@@ -82,7 +82,7 @@ def compared_to(part: BrokerPart) -> int:
     return before.left_out_from if before is not None and is_full else part.half_end
 
 
-def held_rows(part: BrokerPart, end: int) -> HeldRows:
+def held_rows(part: BrokerPart, end: int) -> UndecidedRows:
     """The undecided rows of the state store below this half offset.
 
     Raises:
@@ -98,11 +98,11 @@ def held_rows(part: BrokerPart, end: int) -> HeldRows:
                 raise Unavailable("state_store_behind", "it has not followed the log this far")
             rows.append(page.batch.column("half_offset").to_numpy(zero_copy_only=False))
             are_heads.append(page.batch.column("is_head").to_numpy(zero_copy_only=False))
-    return HeldRows(np.concatenate(rows), np.concatenate(are_heads))
+    return UndecidedRows(np.concatenate(rows), np.concatenate(are_heads))
 
 
 def differing(
-    open_requests: Rows, held: HeldRows, *, end: int, found_at_ms: int
+    open_requests: Rows, held: UndecidedRows, *, end: int, found_at_ms: int
 ) -> Iterator[Difference]:
     """Candidates: what is undecided only by the records, or only in the state store."""
     is_head = (open_requests["first"] == open_requests["head"]) & (open_requests["first"] < end)
