@@ -25,11 +25,11 @@ Written by `make docs` from `tests/conformance/claims.toml`; edit that instead.
 Five documents describe the transactional messages of RocketMQ in all of their designs. Each claim
 of them is a row here, in our words:
 
-- **as designed**: it is so here
+- **as designed**: it is so here, in some rows only with a setting that the row names
 - **better**: RocketMQ's way loses, doubles or hides something, and ours does not
 - **different**: the same purpose, by other means; the row says how and why
 
-The test in the last column proves the row; its name is under `tests/`. {counts}.
+The tests in the last column prove the row; their paths are below `tests/`. {counts}.
 """
 #: The first claim of each chapter, and its title.
 _CHAPTERS = {
@@ -60,10 +60,12 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     says: str
     verdict: Verdict
-    #: The test's path under ``tests/``, with ``::`` before the test's name.
-    test: str
+    #: The paths of tests under ``tests/``, with ``::`` before each test's name.
+    tests: tuple[str, ...]
     #: How our way differs, and the reason.
     ours: str = ""
+    #: With which setting it is as designed, if it is not so by default.
+    note: str = ""
 
 
 def read() -> dict[int, Claim]:
@@ -82,8 +84,10 @@ def page() -> str:
         if number in _CHAPTERS:
             parts.append(f"\n## {_CHAPTERS[number]}\n")
             parts.append("| | Claim | Here | Test |\n|---|---|---|---|")
-        ours = f"**{row.verdict.shown}**" + (f": {row.ours}" if row.ours else "")
-        parts.append(f"| {number} | {row.says} | {ours} | `{row.test.replace('::', ' ')}` |")
+        ours = f"**{row.verdict.shown}**" + (f" {row.note}" if row.note else "")
+        ours += f": {row.ours}" if row.ours else ""
+        tests = ", ".join(f"`{test.replace('::', ' ')}`" for test in row.tests)
+        parts.append(f"| {number} | {row.says} | {ours} | {tests} |")
     return "\n".join(parts) + "\n"
 
 

@@ -28,3 +28,14 @@ class SqlLevel(MappedLevel):
     """The same with a database: SQLite in the store's directory."""
 
     changes: ClassVar[dict[str, Any]] = {"policy": {"checked_by": "broker", "state_store": "sql"}}
+
+
+def sql_level_at(url: str) -> type[SqlLevel]:
+    """Return the same level with another database."""
+
+    class OtherSqlLevel(SqlLevel):
+        changes: ClassVar[dict[str, Any]] = {
+            "policy": {**SqlLevel.changes["policy"], "state_url": url}
+        }
+
+    return OtherSqlLevel

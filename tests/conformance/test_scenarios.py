@@ -6,7 +6,7 @@ by itself, with each state store.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
 
@@ -16,18 +16,26 @@ from escrowmq.testing import Engine, MemoryEngine
 from tests.conformance.broker_checks import BrokerChecksLevel
 from tests.conformance.broker_level import BrokerLevel
 from tests.conformance.scenario import VERBS, Level, Line, Player, Scenario, milliseconds
-from tests.conformance.state_store_levels import MappedLevel, SqlLevel
+from tests.conformance.state_store_levels import MappedLevel, SqlLevel, sql_level_at
+from tests.crash.databases import Databases, databases
 from tests.unit.broker.checked_hours import hasten
 
 SCENARIOS = sorted(Path(__file__).parent.glob("*.scenario"))
-LEVELS: dict[str, Callable[[Path], AbstractContextManager[Level]]] = {
-    "core": lambda _: nullcontext(MemoryEngine()),
-    "engine": lambda _: nullcontext(Engine()),
-    "broker": lambda folder: closing(BrokerLevel(folder)),
-    "broker checks": lambda folder: closing(BrokerChecksLevel(folder)),
-    "mapped": lambda folder: closing(MappedLevel(folder)),
-    "sql": lambda folder: closing(SqlLevel(folder)),
+LEVELS: dict[str, Callable[[Path, Databases], AbstractContextManager[Level]]] = {
+    "core": lambda *_: nullcontext(MemoryEngine()),
+    "engine": lambda *_: nullcontext(Engine()),
+    "broker": lambda folder, _: closing(BrokerLevel(folder)),
+    "broker checks": lambda folder, _: closing(BrokerChecksLevel(folder)),
+    "mapped": lambda folder, _: closing(MappedLevel(folder)),
+    "sqlite": lambda folder, _: closing(SqlLevel(folder)),
+    "postgresql": lambda folder, made: closing(sql_level_at(made("postgresql", folder))(folder)),
 }
+
+
+@pytest.fixture(scope="module")
+def made() -> Iterator[Databases]:
+    with databases() as make:
+        yield make
 
 
 @pytest.fixture(autouse=True)
@@ -39,9 +47,9 @@ def only_when_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
 @pytest.mark.parametrize("level", LEVELS)
-def test_a_promise_is_kept(level: str, path: Path, tmp_path: Path) -> None:
+def test_a_promise_is_kept(level: str, path: Path, tmp_path: Path, made: Databases) -> None:
     text = path.read_text(encoding="utf-8")
-    with LEVELS[level](tmp_path) as started:
+    with LEVELS[level](tmp_path, made) as started:
         played = Player(started).play(Scenario.read(text))
     assert str(played) == text
 

@@ -28,6 +28,7 @@ from escrowmq.testing.survivors import (
 from tests.crash.driver import Acked, Driver, Flushed, Retained, Retaining, Tried
 from tests.crash.judge import Starts, judge, must_look_alike, picture, starts_of
 from tests.crash.model import HOST, Wrong
+from tests.crash.state_stores import let_go
 
 PROJECTIONS = ("statetable/", "consumequeue/", "keyindex/")
 
@@ -78,6 +79,8 @@ class Exploration:
         self.tally = Tally()
         #: Judged images, and where the log ended in each.
         self._judged: dict[DiskImage, int] = {}
+        #: Stores of the case that is judged now.
+        self._opened: list[Store] = []
 
     # The disks.
 
@@ -141,6 +144,17 @@ class Exploration:
             return None
         self.tally.images += 1
         disk = FaultyDisk(case.image)
+        try:
+            self._judge(case, disk, twice=twice, go_on=go_on, rebuild=rebuild)
+        finally:
+            for store in self._opened:
+                let_go(store)
+            self._opened.clear()
+        return disk
+
+    def _judge(
+        self, case: Case, disk: FaultyDisk, *, twice: bool, go_on: bool, rebuild: bool
+    ) -> None:
         store, found = self.open(disk)
         self._judged[case.image] = found.log_end
         count = self._count(case, found.log_end)
@@ -151,11 +165,12 @@ class Exploration:
             self._judge_rebuilt(case, store, count)
         if go_on:
             self._judge_going_on(case, count)
-        return disk
 
     def open(self, disk: FaultyDisk) -> tuple[Store, RecoveryResult]:
         """Recover the store."""
-        return open_store(disk, self.driver.config, self.driver.policy, HOST)
+        store, found = open_store(disk, self.driver.config, self.driver.policy, HOST)
+        self._opened.append(store)
+        return store, found
 
     def _count(self, case: Case, log_end: int) -> int:
         """Count the commands in a recovered store, and check the count against the bounds."""
@@ -200,6 +215,7 @@ class Exploration:
         driver.catch_up()
         driver.clock.set(max(driver.world.at_ms, driver.clock.now_ms()))
         live_on(driver)
+        let_go(driver.store)
 
 
 def live_on(driver: Driver) -> None:

@@ -21,11 +21,12 @@ from escrowmq.testing.crash_explorer import CrashExplorer
 from escrowmq.testing.disk_image import EMPTY
 from escrowmq.testing.faulty_disk import FaultyDisk
 from escrowmq.testing.survivors import nothing_survives, random_subset
+from tests.crash.databases import KINDS, databases, policy_with
 from tests.crash.driver import BORN, CONFIG, POLICY, Driver
 from tests.crash.explore import Case, Exploration
 from tests.crash.kill_loop import kill_loop
 from tests.crash.random_day import random_day
-from tests.crash.state_stores import KINDS, policy_with
+from tests.crash.state_stores import let_go
 from tests.crash.test_state_machine import StoreMachine
 from tests.crash.workload import scripted
 
@@ -130,11 +131,15 @@ def cut_again(exploration: Exploration, case: Case, recovered: FaultyDisk, rng: 
 def states(seed: int) -> Mapping[str, int]:
     """Cut a random day with each state store, and kill a process that has it."""
     counts: Counter[str] = Counter()
-    for kind in KINDS:
-        with tempfile.TemporaryDirectory(prefix="escrowmq-states-") as name:
-            folder = Path(name)
-            driver = Driver(FaultyDisk(BORN), policy=policy_with(POLICY, kind, folder))
-            random_day(driver, Random(seed), DAY_STEPS)
-            counts.update(explored(driver, seed, subsets=2))
-            counts["kills"] += kill_loop(seed, STATE_KILLS, folder, state_store=kind).kills
+    with databases() as make:
+        for kind in KINDS:
+            with tempfile.TemporaryDirectory(prefix="escrowmq-states-") as name:
+                folder = Path(name)
+                policy = policy_with(POLICY, make(kind, folder))
+                driver = Driver(FaultyDisk(BORN), policy=policy)
+                random_day(driver, Random(seed), DAY_STEPS)
+                counts.update(explored(driver, seed, subsets=2))
+                let_go(driver.store)
+                policy = policy_with(POLICY, make(kind, folder))
+                counts["kills"] += kill_loop(seed, STATE_KILLS, folder, policy=policy).kills
     return counts

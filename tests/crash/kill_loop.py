@@ -27,6 +27,7 @@ from escrowmq.store.disk.disk import OsDisk
 from escrowmq.store.disk.lock import DirectoryLock
 from escrowmq.store.recovery.recovery import open_store
 from escrowmq.store.store import Store
+from escrowmq.transaction.policy import CheckPolicy
 from tests.crash.judge import must_look_alike, picture
 from tests.crash.kill_clients import QUEUES, Consumer, Link, Session
 from tests.crash.kill_history import History
@@ -72,10 +73,10 @@ class Fate:
 
 
 def kill_loop(
-    seed: int, kills: int, directory: Path, *, plant: str = "", state_store: str = "table"
+    seed: int, kills: int, directory: Path, *, plant: str = "", policy: CheckPolicy = POLICY
 ) -> Report:
     """Kill the victim `kills` times; raise ``Wrong`` if an answer was not true."""
-    loop = KillLoop(seed, directory, plant, state_store)
+    loop = KillLoop(seed, directory, plant, policy)
     for _ in range(kills):
         loop.live_and_die()
     return loop.report
@@ -85,13 +86,14 @@ class KillLoop:
     """Clients, their history, and one data directory for all lives of the victim."""
 
     def __init__(
-        self, seed: int, directory: Path, plant: str = "", state_store: str = "table"
+        self, seed: int, directory: Path, plant: str = "", policy: CheckPolicy = POLICY
     ) -> None:
         self._rng = Random(seed)
         self._data = directory / "data"
         self._copy = directory / "copy"
         self._plant = plant
-        self._state_store = state_store
+        # The victim has the rest of the settings, too.
+        self._policy = replace(POLICY, state_store=policy.state_store, state_url=policy.state_url)
         self._clock = SystemClock()
         self._history = History(CONFIG.retention_ms, CONFIG.copy_after_ms)
         self._judge = Judge(self._history)
@@ -122,7 +124,8 @@ class KillLoop:
         theirs = [str(end.fileno()) for _, end in pairs]
         words = [sys.executable, "-m", "tests.crash.victim", str(self._data), *theirs]
         words += ["--die-at", str(fate.die_at), "--part", str(fate.part), "--plant", self._plant]
-        words += ["--state-store", self._state_store]
+        words += ["--state-store", self._policy.state_store]
+        words += ["--state-url", self._policy.state_url]
         passed = [end.fileno() for _, end in pairs]
         errors = self._data.with_name("errors.txt")
         with (
@@ -164,15 +167,17 @@ class KillLoop:
     def _judge_what_is_left(self) -> None:
         """Judge the data in place or as a copy; a second open of it changes nothing."""
         data = self._data
-        if self._rng.random() < 0.5:
+        is_copied = self._rng.random() < 0.5
+        # A database that is shared refuses a copy while the original may still run.
+        if is_copied and not self._policy.state_url:
             shutil.rmtree(self._copy, ignore_errors=True)
             data = Path(shutil.copytree(self._data, self._copy))
         try:
-            with opened(data, self._state_store) as store:
+            with opened(data, self._policy) as store:
                 self._judge.judge(store, self._clock.now_ms())
                 found = picture(store)
                 self.report.log_start = store.log_start
-            with opened(data, self._state_store) as store:
+            with opened(data, self._policy) as store:
                 must_look_alike(found, picture(store))
         except EscrowError as error:
             raise Wrong(f"what was left cannot be read: {error}") from error
@@ -184,9 +189,8 @@ class KillLoop:
 
 
 @contextmanager
-def opened(data: Path, state_store: str) -> Iterator[Store]:
+def opened(data: Path, policy: CheckPolicy) -> Iterator[Store]:
     """Open the store that a dead process left; close it without a checkpoint."""
-    policy = replace(POLICY, state_store=state_store)  # type: ignore[arg-type]
     with DirectoryLock(data):
         store, _ = open_store(OsDisk(data / "store"), CONFIG, policy, HOST)
         try:

@@ -2,23 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from pathlib import Path
-
 from escrowmq.store.states.state_rows import rows_between
 from escrowmq.store.store import Store
-from escrowmq.transaction.policy import CheckPolicy
 from escrowmq.transaction.records import NEVER
 from escrowmq.transaction.state_store import held_from
 from tests.crash.model import Wrong
-
-KINDS = ("mapped", "sql")
-
-
-def policy_with(policy: CheckPolicy, kind: str, folder: Path) -> CheckPolicy:
-    """Return the settings with this state store; a database is in the folder."""
-    url = f"sqlite:///{folder / 'state.db'}" if kind == "sql" else ""
-    return replace(policy, state_store=kind, state_url=url)  # type: ignore[arg-type]
 
 
 def judge_states(store: Store) -> None:

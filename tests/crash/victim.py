@@ -135,11 +135,12 @@ def main() -> None:
     parser.add_argument("--part", type=float, default=0.0)
     parser.add_argument("--plant", choices=PLANTS, default="")
     parser.add_argument("--state-store", default="table")
+    parser.add_argument("--state-url", default="")
     arguments = parser.parse_args()
     kind = LaggingDisk if arguments.plant == "reply_before_write" else DyingDisk
     with DirectoryLock(arguments.data):
         disk = kind(arguments.data / "store", die_at=arguments.die_at, part=arguments.part)
-        policy = replace(POLICY, state_store=arguments.state_store)
+        policy = replace(POLICY, state_store=arguments.state_store, state_url=arguments.state_url)
         store, _ = open_store(disk, CONFIG, policy, HOST)
         asyncio.run(run(store, arguments.descriptors, arguments.plant))
     # Reached only if a client hangs up, which it does when the test gives up.

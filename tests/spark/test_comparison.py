@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
 from escrowmq.client.network.native_calls import NativeCalls
@@ -19,8 +22,10 @@ from escrowmq.pipeline.compare.rounds import Comparing, ComparisonSummary
 from escrowmq.protocol.native.comparisons import ComparisonRow
 from escrowmq.protocol.native.operator_headers import DeleteTopicHeader
 from escrowmq.protocol.native.requests import NativeCode
+from escrowmq.store.mapped.record_file import path_of
+from escrowmq.store.mapped.records import CODES, RECORD
 from escrowmq.testing import InProcessBroker
-from escrowmq.transaction.policy import HOUR_MS
+from escrowmq.transaction.policy import HOUR_MS, CheckPolicy
 from escrowmq.transaction.records import NEVER
 from escrowmq.transaction.states import State
 from tests.spark.audit_day import Day, live
@@ -38,10 +43,12 @@ RANGE_HALVES = 5
 class Compared:
     """A broker, its day, and a comparison that keeps its checkpoint below ``folder``."""
 
-    def __init__(self, spark: SparkSession, folder: Path) -> None:
+    def __init__(
+        self, spark: SparkSession, folder: Path, policy: CheckPolicy | None = None
+    ) -> None:
         self.spark = spark
         self.folder = folder
-        self.broker = InProcessBroker(data=folder / "data", queue_count=3)
+        self.broker = InProcessBroker(data=folder / "data", queue_count=3, policy=policy)
         self.comparing = self.make()
 
     @property
@@ -172,6 +179,113 @@ def test_a_corrupt_state_store_is_found_told_and_over_once_it_is_repaired(
     compared.broker.start()
     assert compared.round().differences_held == 0
     assert compared.found() == set()
+
+
+class StateStoreFault:
+    """Changes records of a state store beside the broker, which does not notice it at once."""
+
+    def __init__(self, kind: str, data: Path) -> None:
+        self.kind = kind
+        self.data = data
+
+    def forget(self, half_offset: int) -> None:
+        """Take an undecided transaction out."""
+        if self.kind == "sql":
+            self._run("DELETE FROM escrowmq_state_transactions WHERE half_offset = ?", half_offset)
+        else:
+            self._put(half_offset, State.COMMITTED)
+
+    def undecide(self, half_offset: int, like: int) -> None:
+        """Add a decided transaction as an undecided one."""
+        if self.kind == "sql":
+            self._copy(half_offset, like)
+        else:
+            self._put(half_offset, State.PREPARED)
+
+    def undo(self, forgotten: int, undecided: int) -> None:
+        """Make it what it was."""
+        if self.kind == "sql":
+            self._copy(forgotten, undecided)
+            self._run("DELETE FROM escrowmq_state_transactions WHERE half_offset = ?", undecided)
+        else:
+            self._put(forgotten, State.PREPARED)
+            self._put(undecided, State.COMMITTED)
+
+    def _copy(self, half_offset: int, like: int) -> None:
+        with closing(sqlite3.connect(self.data / "state.db")) as database, database:
+            found = database.execute(
+                "SELECT * FROM escrowmq_state_transactions WHERE half_offset = ?", (like,)
+            )
+            names = [name for name, *_ in found.description]
+            row = dict(zip(names, found.fetchone(), strict=True)) | {"half_offset": half_offset}
+            marks = ", ".join("?" * len(names))
+            database.execute(
+                f"INSERT INTO escrowmq_state_transactions VALUES ({marks})", list(row.values())
+            )
+
+    def _run(self, statement: str, half_offset: int) -> None:
+        with closing(sqlite3.connect(self.data / "state.db")) as database, database:
+            assert database.execute(statement, (half_offset,)).rowcount == 1
+
+    def _put(self, half_offset: int, state: State) -> None:
+        # The broker maps the file, so it sees what is written into it.
+        with (self.data / path_of(0)).open("r+b") as file:
+            records = np.frombuffer(file.read(), dtype=RECORD).copy()
+            records["state"][half_offset] = CODES[state]
+            file.seek(0)
+            file.write(records.tobytes())
+
+
+@pytest.mark.parametrize("kind", ["mapped", "sql"])
+def test_a_corrupt_record_of_the_chosen_state_store_is_found(
+    spark: SparkSession, tmp_path: Path, kind: str
+) -> None:
+    compared = Compared(spark, tmp_path, CheckPolicy(state_store=kind))  # type: ignore[arg-type]
+    fault = StateStoreFault(kind, tmp_path / "data/store")
+    with compared.broker:
+        day = Day(compared.address)
+        live(day, "first-")
+        day.hold("forgotten")
+        day.hold("decided")
+        day.commit("decided")
+        forgotten, decided = day.heads["forgotten"], day.heads["decided"]
+        assert compared.round().differences_held == 0
+        assert compared.report()[0].state_store == "compared"
+
+        fault.undecide(decided, like=forgotten)
+        fault.forget(forgotten)
+        expected = {
+            (FindingName.STATE_STORE_LACKS, forgotten),
+            (FindingName.STATE_STORE_KEEPS, decided),
+        }
+        assert compared.round().differences_held == 2
+        assert compared.found() == expected
+        assert {row.recorded for row in compared.report()} == {"prepared", "committed"}
+        # New records do not hide them.
+        live(day, "second-")
+        assert compared.round().differences_held == 2
+        assert compared.found() == expected
+
+        fault.undo(forgotten, decided)
+        assert compared.round().differences_held == 0
+        assert compared.report()[0].state_store == "compared"
+
+
+def test_a_round_says_that_the_state_store_is_away_and_keeps_what_it_found(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    compared = Compared(spark, tmp_path, CheckPolicy(state_store="sql"))
+    with compared.broker:
+        day = Day(compared.address)
+        day.hold("forgotten")
+        assert compared.round().differences_held == 0
+        StateStoreFault("sql", tmp_path / "data/store").forget(0)
+        assert compared.round().differences_held == 1
+        with closing(sqlite3.connect(tmp_path / "data/store/state.db")) as database, database:
+            database.execute("ALTER TABLE escrowmq_state_transactions RENAME TO moved")
+        assert compared.round().differences_held == 1
+        assert compared.report()[0].state_store == "state_store_away"
+        assert compared.found() == {(FindingName.STATE_STORE_LACKS, 0)}
 
 
 def test_a_full_open_set_leaves_the_youngest_out_and_takes_them_when_there_is_room(

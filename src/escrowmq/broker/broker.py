@@ -25,6 +25,7 @@ from escrowmq.broker.native.heartbeats import PipelineHeartbeats
 from escrowmq.broker.native.ledgers import NativeLedgers
 from escrowmq.broker.native.log_lists import NativeRecords
 from escrowmq.broker.native.reading import NativeReading
+from escrowmq.broker.native.state_listing import StateListing
 from escrowmq.broker.native.status import Vitals, status
 from escrowmq.broker.native.verdicts import NativeVerdicts
 from escrowmq.broker.native.writing import NativeWriting
@@ -275,6 +276,7 @@ class Broker:
         meta, writing, topics = self.meta, self.meta_writing, self.topics
         return (
             NativeFacts(partial(status, self), store, clock, self.checking, self.writer, topics),
+            StateListing(self.writer),
             NativeRecords(store=store, reader=reader, clients=clients),
             NativeReading(
                 store=store, reader=reader, topics=topics, uses=self.uses, queues=self.queues

@@ -52,7 +52,8 @@ class Kill(msgspec.Struct, frozen=True, kw_only=True):
     moment: str
 
 
-#: Kinds of faults, used in turn and then shuffled. The first one alone can lose a plain message.
+#: Kinds of faults, used in turn and then shuffled. The first kind always loses a plain message, and
+#: the others do not or only by chance, so a run with a single fault uses the first kind.
 _TURNS = (
     (Victim.SERVICE, Moment.AFTER_COMMIT),
     (Victim.BROKER, Moment.RANDOM),

@@ -11,7 +11,8 @@ from difflib import get_close_matches
 
 from escrowmq.model.errors import RequestRefused
 
-#: Options that Spark or a session sets beside ours.
+#: Options of Spark itself. Spark adds some to ours, and so do the settings of a SparkSession (the
+#: object through which a program uses Spark). They are accepted, and nothing here reads them.
 _SPARK = frozenset({"path", "checkpointlocation", "queryname", "outputmode", "mergeschema"})
 _ADDRESSES = "host:port, several separated by commas"
 

@@ -25,7 +25,11 @@ class NoteUses(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExpireGroups(msgspec.Struct, frozen=True, kw_only=True):
-    """Expire those of these consumer groups that are unused; none has a retained backlog."""
+    """Expire those of these consumer groups that are unused.
+
+    The sender of the command has checked that the store holds no message that is next for one of
+    them.
+    """
 
     names: tuple[str, ...]
 

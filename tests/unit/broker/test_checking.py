@@ -81,6 +81,20 @@ async def test_the_others_are_asked_in_turn_when_the_sender_is_gone(tmp_path: Pa
             assert number_told == str(number + 1)
 
 
+async def test_groups_whose_names_have_one_hash_in_java_are_not_mixed_up(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        sender = await producer(server, "sender", group="Aa")
+        await sender.ask(SEND, half("t1", PGROUP="Aa"), b"x")
+        await sender.closed()
+        stranger = await producer(server, "stranger", group="BB")
+        await eventually(lambda: server.broker.checking.online("Aa") == 0)
+        assert await obey(server, ASK) == "no_producer"
+        member = await producer(server, "member", group="Aa")
+        assert await obey(server, ASK) == "asked"
+        await check(member)
+        assert not await was_asked(stranger)
+
+
 async def test_a_client_that_only_sent_is_not_asked(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         peer = await Peer.to(server.broker_address)

@@ -110,3 +110,15 @@ async def test_a_comparison_that_is_behind_or_has_no_room_says_so(tmp_path: Path
             await report(peer, outcome=outcome, left_out=2)
             told = (await ask(peer, NativeCode.STATUS)).header
             assert said in comparison_of(told)
+
+
+async def test_a_state_store_that_was_not_compared_is_named(tmp_path: Path) -> None:
+    policy = {"state_store": "mapped", "checked_by": "pipeline"}
+    async with serving(tmp_path, policy=policy) as server:
+        peer = await Peer.to(server.broker_address)
+        for said in ("compared", "state_store_behind"):
+            await report(peer, state_store=said)
+            told = (await ask(peer, NativeCode.STATUS)).header
+            assert told.compared_state_store == said
+            shown = "mapped NOT COMPARED (state_store_behind)" in comparison_of(told)
+            assert shown == (said == "state_store_behind")

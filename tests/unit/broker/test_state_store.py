@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from escrowmq.broker.native.status import status
 from escrowmq.broker.server import Server
 from escrowmq.broker.watch.alert_rules import ALERTS
 from escrowmq.broker.write import following
 from escrowmq.broker.write.following import Following
-from escrowmq.model.errors import Unavailable
+from escrowmq.model.errors import ProtocolViolation, RequestRefused, Unavailable
+from escrowmq.protocol.native.comparisons import ListStateStoreHeader
 from escrowmq.protocol.native.requests import NativeCode
 from escrowmq.protocol.remoting.codes import ResponseCode
 from escrowmq.testing.clock import ManualClock
@@ -26,7 +28,7 @@ from escrowmq.transaction.policy import CheckPolicy
 from escrowmq.transaction.records import NEVER
 from escrowmq.transaction.state_store import StateBatch, StatesLostTrack, StateStore
 from tests.unit.broker.asking import answering, check, producer
-from tests.unit.broker.native_peer import ask
+from tests.unit.broker.native_peer import all_rows, ask
 from tests.unit.broker.test_metrics import scrape
 from tests.unit.broker.wire import (
     COMMIT,
@@ -56,7 +58,7 @@ def by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
 @asynccontextmanager
 async def broker(folder: Path, kind: str, **policy: Any) -> AsyncIterator[Server]:  # noqa: ANN401
     url = f"sqlite:///{folder / 'elsewhere' / 'state.db'}" if kind == "sql" else ""
-    (folder / "elsewhere").mkdir(exist_ok=True)
+    (folder / "elsewhere").mkdir(parents=True, exist_ok=True)
     chosen = {"checked_by": "broker", "state_store": kind, "state_url": url, **policy}
     async with serving(folder / "data", policy=chosen, broker={"http_port": 0}) as server:
         yield server
@@ -370,3 +372,51 @@ async def test_the_status_names_the_state_store(kind: str, tmp_path: Path) -> No
         assert told.state_store == kind
         assert told.state_store_state == "follows"
         assert clock_of(server) is not ManualClock()
+
+
+async def listed(peer: Peer, **fields: Any) -> list[int]:  # noqa: ANN401 - of the header
+    """Return half offsets of transactions, as LIST_STATE_STORE has them."""
+    rows = await all_rows(peer, NativeCode.LIST_STATE_STORE, ListStateStoreHeader(**fields))
+    return [row.half_offset for row in rows if row.is_head]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_it_is_listed_page_by_page_as_it_is(kind: str, tmp_path: Path) -> None:
+    async with broker(tmp_path, kind) as server:
+        peer = await producer(server, "p")
+        answers = [await peer.ask(SEND, half(f"t{number}"), b"paid") for number in range(7)]
+        await peer.ask(END, ending(answers[2], COMMIT))
+        assert await held(server) == [0, 1, 3, 4, 5, 6]
+        assert await listed(peer, limit=2) == [0, 1, 3, 4, 5, 6]
+        assert await listed(peer, start=3, end=5) == [3, 4]
+        page = await ask(peer, NativeCode.LIST_STATE_STORE, ListStateStoreHeader())
+        assert page.header.log_offset == server.broker.store.durable_end
+
+        def corrupt(states: StateStore) -> int:
+            part = follower(server).follower.part(0)
+            return states.replace(replace(part, rows=part.rows[part.rows["half_offset"] != 4]))
+
+        assert await follower(server).ask(corrupt) == 1
+        assert await listed(peer) == [0, 1, 3, 5, 6]
+
+
+async def test_what_cannot_be_listed_is_refused(tmp_path: Path) -> None:
+    async with serving(tmp_path / "table") as server:
+        peer = await Peer.to(server.broker_address)
+        with pytest.raises(RequestRefused, match="state_store_is_table"):
+            await listed(peer)
+    async with broker(tmp_path / "files", "mapped") as server:
+        peer = await Peer.to(server.broker_address)
+        assert await held(server) == []
+        with pytest.raises(ProtocolViolation, match="cursor_malformed"):
+            await all_rows(peer, NativeCode.LIST_STATE_STORE, ListStateStoreHeader(cursor="x"))
+    async with broker(tmp_path, "sql") as server:
+        peer = await Peer.to(server.broker_address)
+        assert await held(server) == []
+        (tmp_path / "elsewhere").rename(tmp_path / "moved")
+        follower(server).follower.states._database.close()  # type: ignore[attr-defined]
+        follower(server).follower.beat()
+        server.broker.writer._schedule()
+        await eventually(lambda: status(server.broker).state_store_state == "away")
+        with pytest.raises(Unavailable, match="state_store_away"):
+            await listed(peer)

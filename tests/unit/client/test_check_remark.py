@@ -16,9 +16,12 @@ from escrowmq.client.producer.producer import AsyncProducer, Producer
 from escrowmq.model.resolution import Resolution
 from escrowmq.protocol.native.headers import TransactionHeader
 from escrowmq.protocol.native.requests import NativeCode
+from escrowmq.protocol.remoting.headers import read_header
+from escrowmq.protocol.remoting.send_headers import EndTransactionHeader
 from escrowmq.transaction.states import State
 from tests.unit.broker.native_peer import all_rows
 from tests.unit.broker.wire import Peer, eventually, serving
+from tests.unit.client.test_execute_remark import ends
 from tests.unit.client.test_producer import check_all, halves
 from tests.unit.client.test_producing import producing
 
@@ -57,6 +60,26 @@ async def test_the_error_of_a_listeners_check_is_kept_by_the_broker(tmp_path: Pa
         assert await remarks(server) == ["check 1: LookupError: no table for b'1'"]
         assert [half.state for half in halves(server)] == [State.PREPARED]
         await asyncio.to_thread(producer.close)
+
+
+@pytest.mark.parametrize(
+    ("answer", "bits"), [(Resolution.UNKNOWN, 0), (Resolution.COMMIT, 8), (Resolution.ROLLBACK, 12)]
+)
+async def test_an_answer_says_that_it_is_one_and_has_the_flag_of_rocketmq(
+    tmp_path: Path, answer: Resolution, bits: int
+) -> None:
+    def told(_message: Received) -> Resolution:
+        return answer
+
+    async with serving(tmp_path) as server:
+        async with AsyncProducer(server.name_address, "pay", checker=told) as producer:
+            await producer.send_half("orders", b"1")
+            await eventually(lambda: server.broker.clients.producers("pay"))
+            with ends(server) as frames:
+                check_all(server)
+                await eventually(lambda: frames)
+        header = read_header(EndTransactionHeader, frames[0].ext)
+        assert (header.is_check_answer, header.resolution_bits) == (True, bits)
 
 
 async def test_the_error_of_an_async_check_is_kept_by_the_broker(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import sys
 import textwrap
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -270,6 +271,29 @@ async def test_a_check_that_hangs_delays_no_other(
 
             await eventually(is_answered)
             never.set()
+
+
+async def test_checks_run_in_threads_of_their_own(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        go_on, threads = threading.Event(), []
+
+        def block(_message: Received) -> Resolution:
+            threads.append(threading.current_thread().name)
+            assert go_on.wait(10)
+            return Resolution.COMMIT
+
+        async with AsyncProducer(server.name_address, "pay", checker=block) as producer:
+            for body in (b"1", b"2"):
+                await producer.send_half("orders", body)
+            await eventually(lambda: server.broker.clients.producers("pay"))
+            check_all(server)
+            # Both run at once, and the producer sends meanwhile.
+            await eventually(lambda: len(threads) == 2)
+            await producer.send("orders", b"meanwhile")
+            assert bodies(server) == [b"meanwhile"]
+            go_on.set()
+            await eventually(lambda: sorted(bodies(server)) == [b"1", b"2", b"meanwhile"])
+        assert all(name.startswith("escrowmq-check") for name in threads)
 
 
 async def test_a_forked_child_goes_on_with_connections_of_its_own(tmp_path: Path) -> None:

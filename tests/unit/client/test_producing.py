@@ -19,6 +19,7 @@ from escrowmq.client.producer.check_answers import Check, Checker
 from escrowmq.client.producer.producing import Producing
 from escrowmq.model.errors import OutcomeUnknown, RequestRefused, Unavailable
 from escrowmq.model.resolution import Resolution
+from escrowmq.protocol.message.properties import parse_properties
 from escrowmq.protocol.remoting.frames import RemotingFrame
 from escrowmq.transaction.commands import Verdict, VerdictKind
 from escrowmq.transaction.states import State
@@ -108,6 +109,15 @@ async def test_a_transaction_is_visible_once_it_is_committed_all_or_nothing(
         assert (again.state, again.is_repeated) == ("committed", True)
         with pytest.raises(RequestRefused, match="already_committed"):
             await producer.decide(held, Resolution.ROLLBACK)
+
+
+async def test_a_half_message_has_the_properties_of_rocketmqs(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server, producing(server) as producer:
+        held = await producer.hold(new_transaction_id(), [Message(topic="orders")])
+        await producer.decide(held, Resolution.COMMIT)
+        (message,) = [one for queue in range(8) for one in visible(server, "orders", queue)]
+        pairs = parse_properties(message.properties)
+        assert (pairs["TRAN_MSG"], pairs["PGROUP"]) == ("true", "pay")
 
 
 async def test_a_rolled_back_transaction_is_never_visible(tmp_path: Path) -> None:

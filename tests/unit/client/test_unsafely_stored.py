@@ -22,7 +22,7 @@ from escrowmq.protocol.remoting.codes import RequestCode, ResponseCode
 from escrowmq.transaction.states import State
 from tests.unit.broker.wire import eventually, serving
 from tests.unit.client.apache_like import play_apache, store_unsafely
-from tests.unit.client.test_producer import halves
+from tests.unit.client.test_producer import check_all, halves
 from tests.unit.client.test_producing import bodies
 
 STATUSES = {
@@ -135,10 +135,20 @@ async def test_begin_and_send_half_raise_and_roll_back(
 async def test_a_rollback_that_is_not_heard_is_left_to_the_check(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    code = ResponseCode.FLUSH_DISK_TIMEOUT
+    def roll_back(_message: Received) -> Resolution:
+        return Resolution.ROLLBACK
+
+    code, end = ResponseCode.FLUSH_DISK_TIMEOUT, RequestCode.END_TRANSACTION
     async with unsafe(tmp_path, monkeypatch, code) as server:
-        server.broker._handlers[RequestCode.END_TRANSACTION] = lambda _request: None
-        async with AsyncProducer(server.name_address, "pay", timeout_s=0.2) as producer:
+        handle = server.broker._handlers[end]
+        server.broker._handlers[end] = lambda _request: None
+        async with AsyncProducer(
+            server.name_address, "pay", timeout_s=0.2, checker=roll_back
+        ) as producer:
             with pytest.raises(Unavailable, match="half_not_safe"):
                 await producer.send_half("orders", b"1")
-        await eventually(lambda: [half.state for half in halves(server)] == [State.PREPARED])
+            assert [half.state for half in halves(server)] == [State.PREPARED]
+            server.broker._handlers[end] = handle
+            await eventually(lambda: server.broker.clients.producers("pay"))
+            check_all(server)
+            await eventually(lambda: [half.state for half in halves(server)] == [State.ROLLED_BACK])

@@ -16,6 +16,7 @@ from escrowmq.pipeline.compare.checkpoint import Checkpoints, ComparisonCheckpoi
 from escrowmq.pipeline.compare.folding import CANDIDATE, whole_requests
 from escrowmq.pipeline.compare.judging import judge
 from escrowmq.pipeline.compare.looking import SecondLook, StoreRow
+from escrowmq.pipeline.compare.state_stores import UndecidedRows, differing, judge_held
 from escrowmq.pipeline.source.positions import to_keep
 
 SIGHT = Sight(Lineage("store", (Epoch("e1", 0, 0),)), 100, 9)
@@ -147,3 +148,43 @@ def test_a_count_differs_only_while_the_store_still_has_that_count() -> None:
     counted = candidate(COMMITTED, finding=FindingName.COUNT_DIFFERS.value, listed=3)
     assert judged(counted, StoreRow(COMMITTED, 3)) == FindingName.COUNT_DIFFERS
     assert judged(counted, DONE) is None
+
+
+def test_heads_on_one_side_only_are_candidates_below_the_end() -> None:
+    rows = np.array([(0, 0, 1, 1, 0), (3, 3, 2, 2, 0), (5, 0, 1, 1, 0), (9, 9, 1, 1, 0)], HALF)
+    # Row 3 is there, but does not stand for its transaction.
+    held = UndecidedRows(np.array([0, 3, 4, 5, 7]), np.array([True, False, False, False, True]))
+    found = differing(rows, held, end=9, found_at_ms=5)
+    assert [(one.finding, one.half_offset, one.message_count) for one in found] == [
+        (FindingName.STATE_STORE_LACKS, 3, 2),
+        (FindingName.STATE_STORE_KEEPS, 7, 1),
+    ]
+    alone = differing(
+        rows[:0], UndecidedRows(np.array([2]), np.array([True])), end=9, found_at_ms=5
+    )
+    assert [one.half_offset for one in alone] == [2]
+
+
+@pytest.mark.parametrize(
+    ("finding", "row", "went_on", "recorded"),
+    [
+        (FindingName.STATE_STORE_LACKS, StoreRow(UNDECIDED, 1), (), UNDECIDED),
+        (FindingName.STATE_STORE_LACKS, StoreRow(PARKED, 1), (), UNDECIDED),
+        # It was decided after the records that the round has read.
+        (FindingName.STATE_STORE_LACKS, StoreRow(UNDECIDED, 1), (120,), None),
+        # The state table contradicts the records, which is another finding.
+        (FindingName.STATE_STORE_LACKS, StoreRow(COMMITTED, 1), (), None),
+        (FindingName.STATE_STORE_LACKS, None, (), None),
+        (FindingName.STATE_STORE_KEEPS, StoreRow(COMMITTED, 1), (), COMMITTED),
+        (FindingName.STATE_STORE_KEEPS, None, (), NONE),
+        (FindingName.STATE_STORE_KEEPS, StoreRow(UNDECIDED, 1), (), None),
+    ],
+)
+def test_a_state_store_differs_if_the_state_table_contradicts_it(
+    finding: FindingName, row: StoreRow | None, went_on: tuple[int, ...], recorded: int | None
+) -> None:
+    is_lacking = finding is FindingName.STATE_STORE_LACKS
+    told = candidate(UNDECIDED if is_lacking else NONE, finding=finding.value)
+    rows = {} if row is None else {told.half_offset: row}
+    found = judge_held(told, SecondLook(rows, frozenset(went_on), 0))
+    assert (None if found is None else found.recorded) == recorded

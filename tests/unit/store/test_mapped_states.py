@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from zlib import crc32
 
@@ -10,13 +11,15 @@ import msgspec
 import numpy as np
 import pytest
 
-from escrowmq.model.errors import StoreUnusable
+from escrowmq.model.errors import StoreCorrupt, StoreUnusable
 from escrowmq.store.disk.disk import OsDisk, write_whole
+from escrowmq.store.disk.rows import Rows
 from escrowmq.store.mapped.mapped_states import MappedStates
 from escrowmq.store.mapped.records import CHECKS, RECORD
 from escrowmq.store.states.follower import Follower
-from escrowmq.transaction.state_store import StatePosition, StatesLostTrack
-from tests.unit.store.helpers import Driver, faulty
+from escrowmq.store.states.state_rows import with_filed
+from escrowmq.transaction.state_store import StatePosition, StatesLostTrack, rows_of
+from tests.unit.store.helpers import HOUR, Driver, faulty
 from tests.unit.store.state_stores import driver_of, follower_of, must_agree
 
 FIRST = "mapped/00000000000000000000"
@@ -174,6 +177,107 @@ def test_a_start_without_room_for_its_files_serves_and_catches_up(tmp_path: Path
     disk.capacity_bytes = None
     follower_of(driver).follow_all()
     assert must_agree(driver) == list(range(8))
+
+
+def led(driver: Driver) -> Follower:
+    """Let the follower work as in a broker that serves: each piece in another thread."""
+    follower = follower_of(driver)
+    follower.is_led = True
+    with ThreadPoolExecutor(1) as thread:
+        while (work := follower.next_work()) is not None:
+            work.then(thread.submit(work.run).result())
+    follower.is_led = False
+    return follower
+
+
+def with_rows_that_left_memory(folder: Path) -> Driver:
+    """Keep one undecided row in the first file; the others are decided, and only in files."""
+    driver = filled(folder)
+    for row in range(1, 8):
+        driver.commit(row)
+    driver.clock.advance(ms=HOUR)
+    driver.append()
+    driver.store.checkpoint()
+    assert 0 not in driver.store.table.chunks
+    return driver
+
+
+def test_files_that_a_serving_broker_makes_again_are_whole(tmp_path: Path) -> None:
+    driver = with_rows_that_left_memory(tmp_path)
+    driver.commit(9)
+    driver.store.close()
+    disk = faulty(driver)
+    whole = records(driver)
+    for name in disk.list("mapped"):
+        disk.remove(f"mapped/{name}")
+    disk.capacity_bytes = disk._used_bytes() + 100
+    driver = driver.opened_again()
+    disk.capacity_bytes = None
+    assert led(driver).state == "follows"
+    assert must_agree(driver) == [0, 8, *range(10, 20)]
+    driver.store.close()
+    assert np.array_equal(records(driver), whole)
+    driver = driver.opened_again()
+    assert follower_of(driver).disagreed == 0
+    assert must_agree(driver) == [0, 8, *range(10, 20)]
+
+
+def test_decisions_beyond_the_limit_of_notes_leave_the_files_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("escrowmq.store.states.notes.NOTES_MAX", 3)
+    driver = filled(tmp_path)
+    follower, store = follower_of(driver), driver.store
+    store.follower = None
+    for row in range(1, 8):
+        driver.commit(row)
+    driver.clock.advance(ms=HOUR)
+    driver.append()
+    store.checkpoint()
+    assert 0 not in store.table.chunks
+    store.follower = follower
+    assert led(driver).disagreed == 0
+    driver.store.close()
+    assert records(driver)["state"].tolist() == [4, *[8] * 7]
+    driver = driver.opened_again()
+    assert follower_of(driver).disagreed == 0
+    assert must_agree(driver) == [0, *range(8, 20)]
+
+
+def test_a_wrong_record_of_a_row_that_left_memory_is_corrected_whole(tmp_path: Path) -> None:
+    driver = with_rows_that_left_memory(tmp_path)
+    follower = follower_of(driver)
+    states = follower.states
+    assert isinstance(states, MappedStates)
+    states._files[0].records["state"][3] = 4
+    follower.verify()
+    assert led(driver).disagreed == 1
+    assert must_agree(driver) == [0, *range(8, 20)]
+    driver = driver.closed_and_opened()
+    # It was told once, and the restart finds nothing more to correct.
+    assert follower_of(driver).disagreed == 0
+    driver.store.close()
+    assert records(driver)["state"].tolist() == [4, *[8] * 7]
+
+
+def test_a_file_that_a_checkpoint_replaces_is_read_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = with_rows_that_left_memory(tmp_path)
+    store = driver.store
+    files, read = store.table.files, store.table.files._read
+
+    def replaced(*_: object) -> Rows:
+        monkeypatch.setattr(files, "_read", read)
+        files.chunks = list(files.chunks[:1])
+        raise StoreCorrupt("state_table_damaged", "the file is missing")
+
+    monkeypatch.setattr(files, "_read", replaced)
+    rows = with_filed(store, rows_of(0), 0, 8)
+    assert rows["half_offset"].tolist() == list(range(1, 8))
+    monkeypatch.setattr(files, "_read", replaced)
+    with pytest.raises(StoreCorrupt):
+        with_filed(store, rows_of(0), 0, 8)
 
 
 def test_files_of_another_history_are_made_again(tmp_path: Path) -> None:

@@ -88,6 +88,14 @@ def test_a_scan_finds_what_is_due_page_by_page(kind: str, tmp_path: Path) -> Non
     driver.commit(18)
     parked = WantedStates(limit=50, states=(State.PARKED,))
     assert states.scan(parked).half_offsets.tolist() == [15]
+    due_by = {"check_at_ms": begun_ms + HOUR, "stored_at_ms": begun_ms + 15_000}
+    parked = WantedStates(limit=50, states=(State.PARKED,), **due_by)
+    assert states.scan(parked).half_offsets.tolist() == [15]
+    both = WantedStates(first=13, limit=50, states=(State.PREPARED, State.PARKED), **due_by)
+    assert states.scan(both).half_offsets.tolist() == [13, 14, 15, 16, 17, 19]
+    # A parked transaction has no next check, so only its age can make it due.
+    unaged = WantedStates(limit=50, states=(State.PARKED,), check_at_ms=begun_ms + HOUR)
+    assert states.scan(unaged).half_offsets.tolist() == []
     every = WantedStates(first=14, end=19, limit=50, states=(State.PREPARED, State.PARKED))
     assert states.scan(every).half_offsets.tolist() == [14, 15, 16, 17]
 

@@ -225,9 +225,8 @@ class BrokerStatus(msgspec.Struct, frozen=True, kw_only=True):
     backup_last_failed_at_ms: int
     backup_last_error: str
     backup_overdue_ms: int
-    #: The pipeline's last comparison of half and op records with the state store: when it ended (0:
-    #: never), how it ended, and below which half offset every half message is decided; below which
-    #: log offset records were compared; undecided requests; differences, and the first one as text.
+    #: The pipeline's last comparison of half and op records with the state store, as in
+    #: LIST_COMPARISON; the time is 0 before the first one.
     compared_at_ms: int
     compared_outcome: str
     compared_decided_before: int
@@ -235,6 +234,7 @@ class BrokerStatus(msgspec.Struct, frozen=True, kw_only=True):
     compared_open: int
     compared_differences: int
     compared_first_difference: str
+    compared_state_store: str
     #: The state store: `table`, `mapped` or `sql`; whether it `follows`, is `away`, `refused` or
     #: `catching_up`; changes that it has not seen; records that differed from the log; the error.
     state_store: str
@@ -388,7 +388,7 @@ def _of_comparison(comparisons: Comparisons) -> dict[str, Any]:
     if last is None:
         numbers = ("at_ms", "decided_before", "log_offset", "open", "differences")
         none: dict[str, Any] = {f"compared_{name}": 0 for name in numbers}
-        texts = ("outcome", "first_difference")
+        texts = ("outcome", "first_difference", "state_store")
         return none | {f"compared_{name}": "" for name in texts}
     return {
         "compared_at_ms": last.compared_at_ms,
@@ -398,4 +398,5 @@ def _of_comparison(comparisons: Comparisons) -> dict[str, Any]:
         "compared_open": last.open_requests,
         "compared_differences": last.differences,
         "compared_first_difference": comparisons.first_difference,
+        "compared_state_store": last.state_store,
     }

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from escrowmq.protocol.native.headers import StatusAnswer
 
 LEDGERS_SHOWN = 10
+COMPARED = frozenset({"", "compared", "is_table", "behind"})
+"""Reports about the state store that the status need not mention."""
 
 
 class ReportedLag(NamedTuple):
@@ -136,6 +138,8 @@ def comparison_of(told: StatusAnswer) -> str:
     if told.compared_differences:
         found = f"{told.compared_differences} DIFFERENCES: {told.compared_first_difference}"
         return f"{ago} ago{outcome}: {found}"
+    if told.compared_state_store not in COMPARED:
+        outcome += f", {told.state_store} NOT COMPARED ({told.compared_state_store})"
     return (
         f"{ago} ago{outcome}: records and state store agree up to log offset "
         f"{told.compared_log_offset}; every half message before {told.compared_decided_before} "

@@ -125,7 +125,7 @@ def resolve(
 ) -> Answers:
     """Read first, then fence off what is absent and past its deadline.
 
-    If it is only foreseen, return the same answers without writing a fence.
+    ``is_foreseen`` makes it a dry run: the answers are the same, and no fence is written.
     """
     questions, now_ms = list(questions), asking["now_ms"]
     ids = [question.transaction_id for question in questions]
@@ -186,7 +186,7 @@ class Inquiry:
         """Read first, then fence off what is absent and among the overdue.
 
         All are half messages of one broker. ``sight`` is its history, taken before they were read.
-        If it is only foreseen, no fence is written.
+        ``is_foreseen`` makes it a dry run: the answers are the same, and no fence is written.
         """
         answers = self.look_up(ids, groups)
         absent = {

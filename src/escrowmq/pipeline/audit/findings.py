@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import NamedTuple
 
 
 class Breach(StrEnum):
@@ -69,8 +70,10 @@ class FindingName(StrEnum):
     BUSINESS_ROW_WITH_SEVERAL = "business_row_with_several"
     MESSAGE_WITHOUT_BUSINESS_ROW = "message_without_business_row"
 
-    # Rounds of the half/op comparison.
+    # Rounds of the half/op comparison; the last two only in their own reports.
     ROUND_DIFFERS = "round_differs"
+    STATE_STORE_LACKS = "state_store_lacks"
+    STATE_STORE_KEEPS = "state_store_keeps"
 
     # Consumers.
     OFFSET_BEYOND_END = "offset_beyond_end"
@@ -88,6 +91,17 @@ class ComparedEvidence(StrEnum):
     BUSINESS = "business table"
     ROUNDS = "comparison rounds"
     CONSUMERS = "consumers"
+
+
+class Meaning(NamedTuple):
+    """The meaning of a finding."""
+
+    kind: Breach
+    compared: ComparedEvidence
+    #: One line for the report.
+    about: str
+    #: The operator's next step.
+    remedy: str
 
 
 #: Findings that a second read may explain, because the broker kept working during the first.

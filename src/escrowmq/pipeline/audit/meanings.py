@@ -5,24 +5,11 @@ The report, the command line and ``docs/operate/audit.md`` use these texts.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-from escrowmq.pipeline.audit.findings import Breach, ComparedEvidence, FindingName
-
-
-class Meaning(NamedTuple):
-    """The meaning of a finding."""
-
-    kind: Breach
-    compared: ComparedEvidence
-    #: One line for the report.
-    about: str
-    #: The operator's next step.
-    remedy: str
-
+from escrowmq.pipeline.audit.findings import Breach, ComparedEvidence, FindingName, Meaning
 
 _CHECK = "run `escrowmq store check` on the stopped broker's data, and keep that data"
 _REBUILD = f"{_CHECK}; `escrowmq store repair` rebuilds the state table from the log"
+_RESTART = "restart the broker: it corrects the state store from its log; find out what changed it"
 _QUEUES = f"{_CHECK}; `escrowmq store repair` rebuilds the queues from the log"
 _LAKE = "find out what else wrote to the lake table; archive that range again into a new table"
 
@@ -117,6 +104,18 @@ MEANINGS: dict[FindingName, Meaning] = {
         ComparedEvidence.TABLE,
         "the transaction is still undecided after the age at which it must be parked",
         "read in escrowmq status which process checks, then in its log, and decide it by hand",
+    ),
+    FindingName.STATE_STORE_LACKS: Meaning(
+        Breach.LOST,
+        ComparedEvidence.ROUNDS,
+        "records and state table have the transaction as undecided, and the state store does not",
+        _RESTART,
+    ),
+    FindingName.STATE_STORE_KEEPS: Meaning(
+        Breach.PHANTOM,
+        ComparedEvidence.ROUNDS,
+        "the state store has the transaction as undecided, and records and state table do not",
+        _RESTART,
     ),
     FindingName.COMMITTED_NOT_VISIBLE: Meaning(
         Breach.LOST,

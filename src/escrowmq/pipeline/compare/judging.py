@@ -30,6 +30,8 @@ OF_RECORDS = frozenset(
     }
 )
 """Findings in records alone. Records do not change, so they end only with the records."""
+OF_STATE_STORE = frozenset({FindingName.STATE_STORE_LACKS, FindingName.STATE_STORE_KEEPS})
+"""Findings in ``mapped`` or ``sql``, which each round compares anew (``state_stores.py``)."""
 _OPEN = (UNDECIDED, PARKED)
 _DECIDED = (COMMITTED, ROLLED_BACK)
 
@@ -53,7 +55,7 @@ def differences_of(
         for name, row in _candidates(part, folded)
     ]
     # The open requests are compared anew in each round.
-    candidates += [one for one in before if one.recorded != UNDECIDED and not _is_gone(one, part)]
+    candidates += [one for one in before if _needs_look(one) and not _is_gone(one, part)]
     if not candidates:
         return ()
     look = look_again(part, candidates)
@@ -66,6 +68,10 @@ def differences_of(
             key = (judged.finding, judged.half_offset)
             found.setdefault(key, _known_since(judged, earlier))
     return tuple(found.values())
+
+
+def _needs_look(one: Difference) -> bool:
+    return one.recorded != UNDECIDED and FindingName(one.finding) not in OF_STATE_STORE
 
 
 def _is_gone(one: Difference, part: BrokerPart) -> bool:

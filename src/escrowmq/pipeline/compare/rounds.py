@@ -27,6 +27,7 @@ from escrowmq.pipeline.compare.folding import FoldedPart, fold_parts
 from escrowmq.pipeline.compare.judging import differences_of
 from escrowmq.pipeline.compare.planning import USUAL_LIMITS, BrokerPart, RoundLimits, plan_part
 from escrowmq.pipeline.compare.reporting import send
+from escrowmq.pipeline.compare.state_stores import compare_state_store
 from escrowmq.pipeline.source.positions import to_keep
 from escrowmq.protocol.native.comparisons import ReportComparisonHeader
 
@@ -105,7 +106,10 @@ class Comparing:
 
     def _end(self, part: BrokerPart, folded: FoldedPart, began_s: float) -> ReportComparisonHeader:
         """Judge, save the checkpoint, and report."""
-        found = differences_of(part, folded, found_at_ms=time.time_ns() // 1_000_000)
+        now_ms = time.time_ns() // 1_000_000
+        found = differences_of(part, folded, found_at_ms=now_ms)
+        said, of_state_store = compare_state_store(part, folded, found_at_ms=now_ms)
+        found += of_state_store
         open_max = self._limits.open_requests
         kept, left = folded.open[:open_max], folded.open[open_max:]
         checkpoint = _after(part, kept, left, found[:KEPT_MAX])
@@ -121,6 +125,7 @@ class Comparing:
             open_requests=len(checkpoint.open_rows),
             left_out=checkpoint.left_out,
             differences=len(found),
+            state_store=said,
             took_ms=_ms_since(began_s),
         )
         send(part, report, checkpoint.differences)

@@ -44,7 +44,7 @@ JVM_OPTIONS = (
     "-XX:MaxHeapFreeRatio=30",
     "-XX:+UseCompactObjectHeaders",
     "-XX:ReservedCodeCacheSize=128m",
-    # This file is written to constantly and is not used here.
+    # The JVM writes its counters to a file in /tmp all the time, for tools that are not used here.
     "-XX:-UsePerfData",
     # A dead process is better than a crippled one: `escrowmq up` restarts it.
     "-XX:+ExitOnOutOfMemoryError",

@@ -29,6 +29,7 @@ class NativeCode(IntEnum):
     LIST_NAMES = 30_014
     PREVIEW_HALVES = 30_015
     LIST_COMPARISON = 30_016
+    LIST_STATE_STORE = 30_017
 
     # Writing.
     HOLD_HALVES = 30_020

@@ -1,4 +1,4 @@
-"""REPORT_COMPARISON and LIST_COMPARISON: results of comparing records with the state store.
+"""Native requests about the comparison of the log's records with the state store.
 
 Reports contain ages instead of times, because the clocks of two machines differ.
 """
@@ -6,7 +6,7 @@ Reports contain ages instead of times, because the clocks of two machines differ
 from __future__ import annotations
 
 from escrowmq.protocol.message.limits import Name
-from escrowmq.protocol.native.headers import ListHeader, NativeHeader
+from escrowmq.protocol.native.headers import ListHeader, NativeHeader, PagedAnswer
 from escrowmq.protocol.native.row_forms import NativeRow
 from escrowmq.protocol.remoting.headers import Int64
 
@@ -36,6 +36,9 @@ class ReportComparisonHeader(NativeHeader, frozen=True, kw_only=True):
     left_out: Int64 = 0
     #: Differences between the records and the state store that still hold.
     differences: Int64 = 0
+    #: `compared`; `is_table` if the state table is the state store; or why `mapped` or `sql` was
+    #: not compared: the error's code, or `behind` as the outcome.
+    state_store: Name = ""
     took_ms: Int64 = 0
     #: How long ago the round ended.
     ended_ago_ms: Int64 = 0
@@ -43,6 +46,29 @@ class ReportComparisonHeader(NativeHeader, frozen=True, kw_only=True):
 
 class ListComparisonHeader(ListHeader, frozen=True, kw_only=True):
     """LIST_COMPARISON."""
+
+
+class ListStateStoreHeader(ListHeader, frozen=True, kw_only=True):
+    """LIST_STATE_STORE."""
+
+    #: Range of half offsets: start, and exclusive end, where -1 means all.
+    start: Int64 = 0
+    end: Int64 = -1
+
+
+class ListStateStoreAnswer(PagedAnswer, frozen=True, kw_only=True):
+    """A page of the state store."""
+
+    #: The page has every change below this log offset, and may have later ones.
+    log_offset: Int64
+
+
+class StateStoreRow(NativeRow, frozen=True):
+    """An undecided half message that the state store holds."""
+
+    half_offset: Int64
+    #: Whether it stands for its transaction. `sql` holds only such rows.
+    is_head: bool
 
 
 class DifferenceRow(NativeRow, frozen=True):
@@ -72,6 +98,7 @@ class ReportedComparison(NativeRow, frozen=True):
     open_requests: Int64
     left_out: Int64
     differences: Int64
+    state_store: str
     took_ms: Int64
 
 

@@ -203,8 +203,7 @@ class StatusAnswer(NativeAnswer, frozen=True, kw_only=True):
     backup_last_failed_at_ms: Int64 = 0
     backup_last_error: str = ""
     backup_overdue_ms: Int64 = 0
-    #: The pipeline's last comparison of half and op records with the state store; the time is 0 if
-    #: there was none. LIST_COMPARISON describes the fields.
+    #: The last comparison with the state store, as in LIST_COMPARISON; the time is 0 before it.
     compared_at_ms: Int64 = 0
     compared_outcome: str = ""
     compared_decided_before: Int64 = 0
@@ -212,6 +211,7 @@ class StatusAnswer(NativeAnswer, frozen=True, kw_only=True):
     compared_open: Int64 = 0
     compared_differences: Int64 = 0
     compared_first_difference: str = ""
+    compared_state_store: str = ""
     #: The state store: its name, what it does, changes it has not seen, differences, the error.
     state_store: str = ""
     state_store_state: str = ""

@@ -196,6 +196,16 @@ _TABLE = (
         answer_rows=comparisons.ComparisonRow,
         answer_rows_max=comparisons.DIFFERENCES_MAX,
     ),
+    _paged_list(
+        NativeCode.LIST_STATE_STORE,
+        (
+            "Undecided half messages as `mapped` or `sql` has them, for comparisons; refused if the"
+            " state store is away or behind, or is the state table, which LIST_TRANSACTIONS lists."
+        ),
+        header=comparisons.ListStateStoreHeader,
+        answer=comparisons.ListStateStoreAnswer,
+        answer_rows=comparisons.StateStoreRow,
+    ),
     _change(
         NativeCode.HOLD_HALVES,
         "Hold half messages of one transaction, for any topics, all or none.",

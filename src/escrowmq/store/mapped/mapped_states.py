@@ -118,9 +118,9 @@ class MappedStates:
         if not is_kept:
             if file is None:
                 return 0
-            differed = file.undecided
+            stale = file.undecided
             self._remove(part.first)
-            return differed
+            return stale
         with _waiting_for_room():
             file = self._file(part.first)
         at = part.rows["half_offset"] - part.first
@@ -128,9 +128,15 @@ class MappedStates:
         known_records, known_checks = packed(part.rows, part.origins)
         file.keep_known(at, known_records, known_checks)
         records[at], checks[at] = known_records, known_checks
-        changed = np.flatnonzero((file.records != records) | (file.checks != checks))
+        is_same = file.records == records
+        changed = np.flatnonzero(~is_same | (file.checks != checks))
+        # The frame of a decision is not always known when a broker that serves makes a file again.
+        is_completed = is_same & ~are_open(records["state"]) & (file.checks["op_offset"] < 0)
+        differed = np.count_nonzero(~is_completed[changed])
         file.write(changed, records[changed], checks[changed])
-        return len(changed)
+        # A record that something else has changed was counted as it had been before.
+        file.undecided = file.count_undecided()
+        return int(differed)
 
     def parts_held(self) -> list[int]:
         """The starts of all files."""
@@ -140,13 +146,14 @@ class MappedStates:
         """Look at one file after the other for what is due."""
         found: list[Rows] = [np.empty(0, dtype=np.int64)]
         left = wanted.limit + 1
+        wanted_codes = codes(np.array(wanted.states, dtype=np.uint8))
         for base, file in self._files.items():
-            if base + self.part_rows <= wanted.first or base >= wanted.end or not file.undecided:
+            if base + self.part_rows <= wanted.first or base >= wanted.end:
                 continue
             if wanted.check_at_ms is None:
-                at = file.of_states(codes(np.array(wanted.states, dtype=np.uint8)))
+                at = file.of_states(wanted_codes)
             else:
-                at = file.due(wanted.check_at_ms, wanted.stored_at_ms)
+                at = file.due(wanted_codes, wanted.check_at_ms, wanted.stored_at_ms)
             rows = at + base
             rows = rows[(rows >= wanted.first) & (rows < wanted.end)][:left]
             found.append(rows)
@@ -168,6 +175,8 @@ class MappedStates:
         """Return the undecided records that stand for their transactions."""
         found = [np.zeros(0, dtype=HELD_ROWS)]
         for base, file in self._files.items():
+            if base + self.part_rows <= first or base >= end:
+                continue
             at = file.of_states(np.array([PREPARED, PARKED]))
             at = at[(at + base >= first) & (at + base < end)]
             records, checks = file.records[at], file.checks[at]

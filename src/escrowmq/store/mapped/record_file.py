@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from escrowmq.store.disk.rows import Rows, check_words
-from escrowmq.store.mapped.records import CHECKS, PREPARED, RECORD, are_open, are_torn
+from escrowmq.store.mapped.records import CHECKS, RECORD, are_open, are_torn
 
 if TYPE_CHECKING:
     from escrowmq.store.disk.disk import Disk
@@ -88,18 +88,25 @@ class RecordFile:
         checks["op_offset"] = np.where(is_unknown, op_offsets, checks["op_offset"])
         checks["check"] = check_words(checks)
 
-    def due(self, check_at_ms: int, stored_at_ms: int) -> Rows:
-        """Return the indices of prepared records that are due."""
+    def due(self, wanted: Rows, check_at_ms: int, stored_at_ms: int) -> Rows:
+        """Return the indices of records with one of these codes that are due."""
         is_due = self.checks["next_at_ms"] <= check_at_ms
         if stored_at_ms >= 0:
             is_due |= self.records["stored_at_s"] <= stored_at_ms // 1_000
-        is_due &= (self.records["state"] == PREPARED) & (self.checks["is_head"] == 1)
+        is_due &= self._are(wanted) & (self.checks["is_head"] == 1)
         found: Rows = np.flatnonzero(is_due)
         return found
 
     def of_states(self, wanted: Rows) -> Rows:
         """Return the indices of records with one of these codes."""
-        found: Rows = np.flatnonzero(np.isin(self.records["state"], wanted))
+        found: Rows = np.flatnonzero(self._are(wanted))
+        return found
+
+    def _are(self, wanted: Rows) -> Rows:
+        found = np.zeros(len(self.records), dtype=np.bool_)
+        # Several times as fast as numpy's isin.
+        for code in wanted.tolist():
+            found |= self.records["state"] == code
         return found
 
     def flush(self) -> None:

@@ -44,7 +44,7 @@ NEEDED_ROW = np.dtype(
 
 
 class Needed(msgspec.Struct, frozen=True):
-    """The needed rows that one slice found."""
+    """Rows that retention must carry forward, as one slice of its scan found them."""
 
     rows: Rows
     #: The slice examined rows of the map and needs none of those below this one.

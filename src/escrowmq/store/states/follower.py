@@ -9,6 +9,7 @@ range.
 from __future__ import annotations
 
 from contextlib import contextmanager
+from functools import partial
 from threading import Timer
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from escrowmq.model.errors import EscrowError, StoreUnusable, Unavailable
 from escrowmq.model.event_log import event_log
 from escrowmq.store.disk.rows import Rows
 from escrowmq.store.states.notes import BATCH_ROWS, StateNotes
-from escrowmq.store.states.state_rows import rows_at, rows_between
+from escrowmq.store.states.state_rows import rows_at, rows_between, with_filed
 from escrowmq.transaction.state_store import (
     StateBatch,
     StatePart,
@@ -284,7 +285,7 @@ class Follower:
         return self._read(base, base + self.states.part_rows)
 
     def _read(self, first: int, end: int) -> StatePart:
-        # In a broker that serves, decided rows that have left memory are not read from files.
+        # A broker that serves does not wait here for decided rows that have left memory.
         rows = rows_between(self._store, first, end, with_files=not self.is_led)
         rows_end, origins = self._store.table.end, self._origins(rows)
         return StatePart(first=first, end=end, rows=rows, origins=origins, rows_end=rows_end)
@@ -307,9 +308,23 @@ class Follower:
                 # New rows came meanwhile, in a range of their own.
                 self._bases.append(end)
             self._appended_to = min(end, rows_end)
-        return FollowerWork(
-            lambda: self.states.replace(_joined(slices, end, rows_end)), self._part_replaced
-        )
+        replace = self._filled if self.is_led else self.states.replace
+        replace = self._verified if self.is_led and self._is_verifying else replace
+        part = _joined(slices, end, rows_end)
+        return FollowerWork(partial(replace, part), self._part_replaced)
+
+    def _filled(self, part: StatePart) -> int:
+        """Replace a part, with the rows that are only in files: the thread may wait for these."""
+        rows = with_filed(self._store, part.rows, part.first, part.end)
+        whole = msgspec.structs.replace(part, rows=rows, origins=self._origins(rows))
+        return self.states.replace(whole)
+
+    def _verified(self, part: StatePart) -> int:
+        """Compare a part with what memory has; if it differs, replace all of it."""
+        differed = self.states.replace(part)
+        if differed:
+            self._filled(part)
+        return differed
 
     def _part_replaced(self, differed: int) -> None:
         self._replaced += differed

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from escrowmq.model.errors import StoreCorrupt
 from escrowmq.store.disk.rows import Rows
 from escrowmq.transaction.records import NEVER, PLAIN
 from escrowmq.transaction.state_store import are_undecided, rows_of
@@ -13,6 +14,7 @@ from escrowmq.transaction.table import FIRST
 
 if TYPE_CHECKING:
     from escrowmq.store.store import Store
+    from escrowmq.store.table.state_files import ChunkFile
     from escrowmq.transaction.table import Half
 
 _IN_CHUNKS = ("log_offset", "stored_at_ms", "next_at_ms", "size", "origin", "state", "checks_sent")
@@ -72,6 +74,42 @@ def rows_between(store: Store, first: int, end: int, *, with_files: bool = True)
         half = store.core.row(int(found["half_offset"][index]))
         found["op_offset"][index] = table.op_offset(half)
     return found
+
+
+def with_filed(store: Store, rows: Rows, first: int, end: int) -> Rows:
+    """Return the rows of a range that memory had, and those that are only in files.
+
+    Any thread may call it: a row that has left memory is decided, and never changes again.
+    """
+    files, start = store.table.files, store.table.start
+    while True:
+        chunks = list(files.chunks)
+        try:
+            filed = [_filed(store, one, max(first, start), end) for one in chunks]
+        except StoreCorrupt:
+            if files.chunks == chunks:
+                raise
+            # A checkpoint has replaced a file meanwhile, or retention has deleted it.
+            continue
+        found = np.concatenate([rows_of(0), *filed])
+        found = found[~np.isin(found["half_offset"], rows["half_offset"])]
+        joined = np.concatenate([rows, found[~are_undecided(found["state"])]])
+        return joined[np.argsort(joined["half_offset"])]
+
+
+def _filed(store: Store, filed: ChunkFile, first: int, end: int) -> Rows:
+    """Return the half messages of a range that one file has."""
+    at, stop = max(filed.base, first), min(filed.base + filed.count, end)
+    found = rows_of(max(stop - at, 0))
+    if not len(found):
+        return found
+    rows = store.table.files.rows_in(filed, at - filed.base, stop - at)
+    found["half_offset"] = np.arange(at, stop)
+    for name in (*_IN_CHUNKS, "op_offset"):
+        found[name] = rows[name]
+    found["next_at_ms"] = NEVER
+    halves: Rows = found[(found["size"] > 0) & (found["origin"] != PLAIN)]
+    return halves
 
 
 def _set(found: Rows, parts: Rows, index: int, half: Half) -> None:

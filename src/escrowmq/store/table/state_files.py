@@ -135,7 +135,11 @@ class StateFiles:
 
     def rows(self, base: int, at: int, count: int) -> Rows:
         """Return rows of a chunk, checked."""
-        return self._read(self._of(base).name, STATE_ROW, at, count)
+        return self.rows_in(self._of(base), at, count)
+
+    def rows_in(self, chunk: ChunkFile, at: int, count: int) -> Rows:
+        """Return rows of a file, checked. Any thread may call it."""
+        return self._read(chunk.name, STATE_ROW, at, count)
 
     def half(self, half_offset: int) -> Half:
         """Return one row that a checkpoint has written."""
