@@ -126,6 +126,7 @@ class Java5Peer(GrpcPeer):
 
     name = "java5"
     has_tls = True
+    can_hang = True
 
     #: Options of its Java machine.
     memory: tuple[str, ...] = SMALL

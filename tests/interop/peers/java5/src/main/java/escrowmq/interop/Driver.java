@@ -10,6 +10,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.locks.LockSupport;
 import org.apache.rocketmq.client.apis.ClientConfiguration;
 import org.apache.rocketmq.client.apis.ClientException;
 import org.apache.rocketmq.client.apis.ClientServiceProvider;
@@ -104,12 +105,19 @@ final class Driver {
                                         new AtomicInteger(one.getValue().getAsInt())));
         return message -> {
             AtomicInteger refusals = left.get(message.getKeys().iterator().next());
-            boolean accepted = refusals == null || refusals.getAndDecrement() <= 0;
+            int count = refusals == null ? 0 : refusals.get();
+            boolean accepted = count == 0;
+            if (count > 0) {
+                refusals.decrementAndGet();
+            }
             Map<String, Object> facts = new LinkedHashMap<>();
             facts.put("client", text(command, "client"));
             facts.put("accepted", accepted);
             facts.put("view", Messages.view(message));
             wire.event("shown", facts);
+            while (count < 0) {
+                LockSupport.park();
+            }
             return accepted ? ConsumeResult.SUCCESS : ConsumeResult.FAILURE;
         };
     }
