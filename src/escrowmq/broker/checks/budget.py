@@ -24,7 +24,8 @@ PATIENCE = 3
 class _Unanswered:
     """Back-checks of one group."""
 
-    #: By head: when it was sent and when the next one is due; NEVER while it is in line.
+    #: By head: when its back-check got in line, and NEVER; after it was sent, when that was, and
+    #: when the next one is due.
     sent: dict[int, tuple[int, int]] = field(default_factory=dict)
     last_answer_ms: int = 0
 

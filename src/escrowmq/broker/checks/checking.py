@@ -82,7 +82,7 @@ class _Ask:
     """One back-check under way."""
 
     head: int
-    #: The version that its verdict was computed from: checks sent before this one.
+    #: Checks that were sent when the verdict was computed; any other number makes the ask stale.
     checks_sent: int
     told: Told
     #: Producers to ask, in this order.
@@ -91,13 +91,13 @@ class _Ask:
 
 
 CHECK_EPOCHS_MAX = 16
-"""Newest epochs that a back-check names, which keeps it small. Fewer epochs make the answer more
-careful, never wrong."""
+"""A back-check names at most this many epochs, the newest, so that it stays small. Fewer epochs
+make the producer's answer more careful, never wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckFrames:
-    """Encodes the back-checks of one broker."""
+    """Encodes back-checks for remoting clients."""
 
     store: Store
     clock: StoreClock
@@ -153,7 +153,7 @@ class Checking:
     answering: Answering
     frames: CheckFrames
     budget: CheckBudget
-    #: Encodes the back-check of a half message, from its record and its group.
+    #: By the producer's dialect: encodes a half message's back-check, from its record and group.
     encoders: dict[ClientDialect, Callable[[Half, bytes, str], bytes]] = field(init=False)
     #: Back-checks sent since the broker started.
     asked_count: int = field(default=0, init=False)
@@ -178,9 +178,9 @@ class Checking:
         return self.clients.producer_count(group)
 
     def unreachable_count(self, prepared: Mapping[int, int]) -> int:
-        """Count undecided transactions that have no ledger and no producer online.
+        """Count the transactions of ``prepared`` that have no ledger and no producer online.
 
-        ``prepared`` counts the undecided transactions by origin.
+        ``prepared`` counts by origin the transactions that may be back-checked.
         """
         online = set(self.clients.producer_groups())
         origins = self.store.core.names.origins.all_of(prepared)
@@ -226,7 +226,10 @@ class Checking:
         _tell(told, outcome)
 
     def note_stale(self, half_offset: int, said: Resolution, by: str) -> None:
-        """Report a late verdict if it contradicts the transaction's decision."""
+        """Report a stale COMMIT or ROLLBACK verdict if the opposite decision already stands.
+
+        An undecided transaction can still take either decision, so nothing is reported.
+        """
         half = self.store.core.half(half_offset)
         if half is None or (half.state, said) in RESOLVES:
             return
@@ -254,7 +257,7 @@ class Checking:
             return
         half = self.store.core.half(head)
         if half is None or _is_stale(half, ask):
-            # The verdicts of a long request end together. Meanwhile another request has checked it.
+            # Verdicts of a request end together; meanwhile another request changed the transaction.
             _tell(ask.told, VerdictOutcome.STALE)
             return
         group = self.store.core.names.origins[half.origin].group

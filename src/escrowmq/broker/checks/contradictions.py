@@ -20,7 +20,7 @@ class Contradictions:
     """Contradictions since the broker started."""
 
     def __init__(self) -> None:
-        #: Number of transactions, each counted once.
+        #: Number of reported transactions; one that was forgotten may count again.
         self.count = 0
         self._told_of: dict[int, None] = {}
 

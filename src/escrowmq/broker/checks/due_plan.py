@@ -32,7 +32,7 @@ class RoundView:
     now_ms: int
     #: Whether the broker asks producers, or only looks up some ledgers.
     asks: bool
-    #: The ledgers that the broker can look up, and those of them where no pipeline does.
+    #: UUIDs of the ledgers that the broker can look up, and of those that it now looks up itself.
     ledgers: frozenset[str]
     led: frozenset[str]
     #: Whether a configured database has not said yet which ledger it has. It may be any ledger, so
@@ -68,12 +68,12 @@ class DuePlan:
     #: By producer group, the group whose check is due the longest first.
     asks: dict[str, Rows]
     parks: Rows
-    #: By ledger.
+    #: By UUID of the ledger, the ledger with the transaction due the longest first.
     look_ups: dict[str, Rows]
     #: For each head, the index in ``REASONS`` of why it is parked if nothing decides it now; -1 if
     #: it is not.
     reasons: Rows
-    #: Heads that are due for anything, except those of Spark sinks.
+    #: Number of heads that are due to be asked about, looked up or parked; Spark sinks' never are.
     due: int
 
     def without(self, rows: Rows, half_offsets: list[int]) -> Rows:
@@ -111,7 +111,8 @@ def plan_round(due: DueHeads, origins: Sequence[NamedOrigin], view: RoundView) -
     reasons = _reasons(facts, view.policy, dues)
     # Time rules do not apply to attempts of a Spark sink.
     dues[of_origin(lambda one: one.group.startswith(GROUP_PREFIX))] = DUE_LABELS.index(Due.WAIT)
-    # No database has told that it has the ledger, so nothing but time can end the transaction.
+    # No configured database has said that it has this ledger, so the round cannot look it up. It
+    # can only park the transaction.
     is_lost = (dues == _LOOK_UP) & of_origin(lambda one: one.ledger not in view.ledgers)
     is_parked = (dues == _PARK) | (is_lost & (reasons >= 0))
     is_led = of_origin(lambda one: one.ledger in view.led)
@@ -136,7 +137,10 @@ def plan_round(due: DueHeads, origins: Sequence[NamedOrigin], view: RoundView) -
 
 
 def _split(rows: Rows, numbers: Rows, names: list[str]) -> dict[str, Rows]:
-    """Split rows by the name of their number; the parts and each part keep the order."""
+    """Split rows by name: ``names[numbers[at]]`` is that of ``rows[at]``.
+
+    Each part keeps the order of the rows, and the parts are in the order of their first rows.
+    """
     if not len(rows):
         return {}
     distinct = sorted(set(names))

@@ -1,6 +1,7 @@
 """Ends of transactions that producers ask for, whatever their protocol.
 
-A decision, and the opposite one that stands, are noted here before the producer hears of them.
+Before the producer is answered, a contradiction is reported, and a resolution that an operator may
+have to look into is logged.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ class Endings:
         decided: Callable[[Decision], None],
         contradicted: Contradicted,
     ) -> None:
-        """Decide a transaction; one of the two functions answers once that is durable."""
+        """Bring a resolution to the core; once that is durable, ``decided`` answers the request.
+
+        ``contradicted`` answers it instead if the opposite decision stands.
+        """
 
         def tell_opposite(refused: RequestRefused, stands: EndReply) -> None:
             self.contradictions.note(command.resolution, command.by, stands)

@@ -22,7 +22,7 @@ PATIENCE = 2
 """A pipeline without a successful round for this many check intervals does not lead. If the broker
 has none for as long, its checks are stalled."""
 PATIENCE_MS_MIN = 15_000
-"""The shortest time for a round, however short the check interval is."""
+"""The least time that the process that checks has for a successful round."""
 
 
 class Checker(StrEnum):
@@ -42,7 +42,7 @@ class Leadership:
     life: PipelineLife
     reports: LedgerReports
     checker: Checker = field(init=False)
-    #: In store time.
+    #: Since when ``checker`` checks, in store time.
     since_ms: int = field(init=False)
     #: Since when a check has been due without a break, on the monotonic clock; None if none is.
     due_since_ms: int | None = field(default=None, init=False)
@@ -95,7 +95,7 @@ class Leadership:
                 return Checker.PIPELINE if self._working() else Checker.BROKER
 
     def _working(self) -> frozenset[str]:
-        """Return the pipelines that do their work."""
+        """Return the pipelines that are alive and end their rounds successfully and in time."""
         return self.life.working(
             self.clock.monotonic_ms(),
             due_since_ms=self.due_since_ms,

@@ -123,7 +123,7 @@ class LedgerPasses:
         return self._known is None or bool(self._known.unnamed)
 
     async def tick(self) -> None:
-        """Probe the databases every few seconds, and every second until they were probed once."""
+        """Probe the databases every few seconds; until a probe has succeeded, at every tick."""
         if self._known is None or self._loop.time() >= self._probes_at:
             self._probes_at = self._loop.time() + PROBE_S
             # The look-up process logs why it fails, and the ledgers are shown as unreachable.

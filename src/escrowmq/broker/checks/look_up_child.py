@@ -152,7 +152,7 @@ class LookUpChild(asyncio.Protocol):
             return
         if not self._is_over:
             self._end("the broker stops")
-            # The process ends with its input.
+            # The process ends by itself once its input is closed.
             self._input.close()
         if self._reaping is None:
             self._reaping = asyncio.create_task(self._reap())

@@ -67,7 +67,7 @@ LOOKED_UP = "looked_up"
 LOOK_UP_WAITS = "look_up_waits"
 """The ledger of the transaction has a pass under way, or rests after one."""
 REST = 30
-"""After a round, the broker pauses for this many times the time that the round held the loop."""
+"""After a round, the broker pauses for this many times the time that its reads held the loop."""
 
 T = TypeVar("T")
 
@@ -96,11 +96,11 @@ class LedgerWork(Protocol):
 
 @dataclass(slots=True)
 class LastRound:
-    """The last round, in store time."""
+    """What the last round did, and when it ended in store time."""
 
     ended_at_ms: int = 0
     took_ms: int = 0
-    #: Transactions by what was done or why not.
+    #: Number of transactions by what the round did about them, or why it did nothing.
     did: Counter[str] = field(default_factory=Counter)
     error: str = ""
     #: Whether a further round can do what a limit has held back: producers answer, or more
@@ -130,13 +130,13 @@ class SettleRounds:
     #: Rounds since the start.
     succeeded: int = field(default=0, init=False)
     failed: int = field(default=0, init=False)
-    #: Transactions since the start, by what rounds did or why not.
+    #: Transactions since the start, by what rounds did about them, or why they did nothing.
     _did: Counter[str] = field(default_factory=Counter, init=False)
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop, init=False)
     #: One round at a time.
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
     _rests_until: float = field(default=0.0, init=False)
-    #: How long this round has held the event loop.
+    #: How long reads of this round have held the event loop.
     _held_s: float = field(default=0.0, init=False)
 
     @property
@@ -147,7 +147,7 @@ class SettleRounds:
     def stalled_ms(self, oldest_undecided_at_ms: int | None) -> int:
         """Return for how long no round has succeeded, if that is too long; 0 if it is not.
 
-        The broker must be the one that checks, and a transaction old enough for its first check.
+        It is also 0 if the broker does not check, or no transaction is old enough for a check.
         """
         now_ms, leadership = self.clock.now_ms(), self.leadership
         if leadership.checker is not Checker.BROKER or oldest_undecided_at_ms is None:
@@ -214,7 +214,7 @@ class SettleRounds:
         origins = [store.core.names.origins[number] for number in due.seen]
         plan = await self._off_loop(pages, partial(plan_round, due, origins, self._view()))
         self.leadership.note_due(is_due=plan.due > 0)
-        # First, because a producer that does not read its checks can delay the rest for seconds.
+        # Look-ups begin first: producers that do not read their checks can delay the rest for long.
         for ledger, mine in plan.look_ups.items():
             assert self.ledger_work is not None, "without it, no ledger is led"
             part = DueInLedger(due.heads[mine], plan.reasons[mine], sight, as_of_ms)
@@ -300,7 +300,7 @@ class SettleRounds:
         return wanted
 
     async def _within_groups(self, plan: DuePlan, done: LastRound) -> list[Rows]:
-        """Return what the budget of each group leaves of its back-checks."""
+        """Return for each group the due back-checks that its budget allows now."""
         checking, now_ms = self.executor.checking, self.clock.now_ms()
         found: list[Rows] = []
         for number, (group, due) in enumerate(plan.asks.items(), start=1):
@@ -309,7 +309,7 @@ class SettleRounds:
             if not checking.online(group):
                 done.did[VerdictOutcome.NO_PRODUCER.value] += len(due)
                 continue
-            # The producer may still answer the last check of some.
+            # Ask again only about transactions whose last back-check no producer may still answer.
             mine = plan.without(due, checking.budget.unanswered(group, now_ms))
             room = max(checking.budget.room(group, now_ms), 0)
             done.did[OVER_BUDGET] += max(len(mine) - room, 0)
