@@ -10,7 +10,7 @@ OK = int(GrpcCode.OK)
 #: Characters of the text of a status.
 TEXT_CHARS_MAX = 1_024
 
-#: Codes for our refusals; ``code_of`` gives the code for any other.
+#: RocketMQ's code for each of these codes of our errors; ``code_of`` chooses it for all others.
 CODES: dict[str, GrpcCode] = {
     "already_committed": GrpcCode.PRECONDITION_FAILED,
     "already_parked": GrpcCode.PRECONDITION_FAILED,

@@ -1,8 +1,8 @@
 """EndTransaction: brings a producer's decision to the core, and answers what became of it.
 
 The transaction id leads to the half message in the durable table, at any age within retention and
-after a restart. OK means that this decision stands and is durable. Another decision, or none that
-can be found, is a code of its own.
+after a restart. OK means that this decision stands and is durable. If the opposite decision stands,
+or the id leads to no half message, the answer has an error code.
 """
 
 from __future__ import annotations
@@ -78,6 +78,6 @@ class GrpcEnding:
         if half is None:
             return False
         head = self.store.core.head_row(half)
-        # The budget forgets checks at a restart, and those that were unanswered for long.
+        # The budget forgets checks at a restart and after a time, so the client's word counts too.
         says_so = asked.source == GrpcSource.SOURCE_SERVER_CHECK and head.checks_sent > 0
         return says_so or self.budget.awaits(head.half_offset)

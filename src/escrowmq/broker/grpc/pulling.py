@@ -46,7 +46,7 @@ _CODES = {
 
 @dataclass(slots=True, eq=False)
 class WaitingGrpcPull:
-    """A pull that waits for its queue to grow."""
+    """A pull, which may wait for its queue to grow."""
 
     request: GrpcRequest
     group: str
@@ -64,7 +64,7 @@ class WaitingGrpcPull:
 
     @property
     def owner(self) -> GrpcRequest:
-        """Its own call: one that ends takes no other with it."""
+        """The pull's own request: when its call ends, no other pull of the client ends."""
         return self.request
 
 
@@ -105,7 +105,7 @@ class GrpcPulling:
         popped_to = self.places.pulled(group, *queue)
         base = self.offsets.reach.base_if_foreign(told, group, *queue, asked.offset)
         if base is None and popped_to is not None and popped_to < asked.offset:
-            # The group popped until now, and did not come as far as here.
+            # The group popped this queue until now, and its pop position is below this offset.
             base = popped_to
         if base is not None:
             self._answer(pull, Pulled(status=ReadStatus.BEYOND_END, next_offset=base))
@@ -115,7 +115,7 @@ class GrpcPulling:
             self.polls.add(pull, wait_ms)
 
     def _finish(self, pull: WaitingGrpcPull, *, may_wait: bool | None = None) -> bool:
-        """Answer a pull, unless it may wait; return whether it was answered."""
+        """Answer a pull, unless it finds nothing and may wait; return whether it was answered."""
         if may_wait is None:
             may_wait = not pull.is_over
         try:
@@ -181,7 +181,7 @@ class GrpcPulling:
 
     @serves("QueryOffset")
     def query(self, request: GrpcRequest, asked: grpc.QueryOffsetRequest) -> None:
-        """Answer the first or the next offset of a queue, or the one at a time."""
+        """Answer with a queue's first offset, its end, or the offset at a given time."""
         queue = self._queue(asked.message_queue)
         readable = self.queues.get(*queue)
         policy = asked.query_offset_policy

@@ -74,8 +74,8 @@ class GrpcReceiving:
     def receive(self, request: GrpcRequest, asked: grpc.ReceiveMessageRequest) -> None:
         """Deliver messages now, or as soon as there are some.
 
-        From any queue, as RocketMQ's proxy does: clients name the queues of a topic in turn, and
-        would wait at one while another has messages.
+        Messages come from any queue, as from RocketMQ's proxy: clients name the queues of a topic
+        in turn, and would wait at one while another has messages.
         """
         is_held = asked.auto_renew and request.client_id in self.telemetry.sessions
         invisible_ms = HELD_MS_MAX if is_held else _invisible_ms(asked)
@@ -139,7 +139,7 @@ class GrpcReceiving:
             at = timestamp(self.popping.clock.now_ms())
             yield grpc.ReceiveMessageResponse(delivery_timestamp=at).SerializeToString()
         finally:
-            # The client has gone: others may have what it did not get.
+            # If the call ended early, other clients may have the messages that were not sent.
             for receipt in receipts:
                 self._release(holder, receipt)
 
@@ -154,7 +154,7 @@ class GrpcReceiving:
 
     def _release(self, holder: str, receipt: Receipt) -> None:
         self.renewals.drop(holder, receipt)
-        # The client may have acknowledged it before it went.
+        # Refused if the client acknowledged the message before it left.
         with suppress(RequestRefused):
             self.popping.change_invisible(receipt, 0)
 

@@ -1,4 +1,4 @@
-"""Messages of clients that leave their invisible time to the broker, as push consumers do.
+"""Messages whose invisible time their consumer leaves to the broker, as push consumers do.
 
 Such a message stays invisible while its client is online, for at most three hours. When the client
 leaves, its messages are visible again soon; a client that lost only its connection may come back
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 INVISIBLE_MS = 60_000
 """How long messages stay invisible after their client lost its connection."""
 HELD_MS_MAX = 3 * 3_600_000
-"""How long a message stays invisible while its client is online."""
+"""How long a message stays invisible at most while its client is online."""
 RELEASED_MS = 1_000
-"""How long messages stay invisible after their client said goodbye."""
+"""How long messages stay invisible after their client said goodbye or was silent for too long."""
 SLICE_MAX = 256
 """Messages whose time is set before the event loop may do other work."""
 
 _QUEUE_SHIFT = 48
 _OFFSET_MASK = (1 << _QUEUE_SHIFT) - 1
 
-#: By group and topic; each message by queue and offset, as one number, with its receipt's time.
+#: By group and topic: the queue and offset of each message, as one number, and when it was popped.
 Held = dict[tuple[str, str], dict[int, int]]
 
 
@@ -71,18 +71,24 @@ class Renewals:
                 self._left.pop(client_id, None)
 
     def hold_shortly(self, receipt: Receipt) -> None:
-        """Let a message be visible again soon: its client left before it got it."""
+        """Let a message be visible again in ``INVISIBLE_MS``.
+
+        Its client's telemetry stream ended before the message was sent.
+        """
         self._popping.hold_until(receipt, self._store_clock.now_ms() + INVISIBLE_MS)
 
     def leave(self, client_id: str) -> None:
-        """Let the messages of a client be visible again soon, unless the client comes back."""
+        """Let a client's messages be visible again in ``INVISIBLE_MS``, unless it comes back."""
         if client_id in self._held:
             until_ms = self._store_clock.now_ms() + INVISIBLE_MS
             self._left[client_id] = until_ms
             self._set_times(self._receipts(self._held[client_id]), until_ms)
 
     def end(self, client_id: str) -> None:
-        """Let the messages of a client be visible again now: it does not come back."""
+        """Let a client's messages be visible again in ``RELEASED_MS``.
+
+        The client has said goodbye, or was silent for too long.
+        """
         self._left.pop(client_id, None)
         held = self._held.pop(client_id, None)
         if held is not None:
@@ -95,7 +101,7 @@ class Renewals:
             self._set_times(self._receipts(self._held[client_id]), until_ms)
 
     def sweep(self) -> None:
-        """Forget clients that did not come back."""
+        """Forget clients that lost their connection and did not come back in time."""
         now_ms = self._store_clock.now_ms()
         for client_id in [one for one, until_ms in self._left.items() if until_ms <= now_ms]:
             del self._left[client_id]
@@ -117,7 +123,7 @@ class Renewals:
 
     def _set_times(self, receipts: Iterator[Receipt], visible_at_ms: int) -> None:
         for receipt in islice(receipts, SLICE_MAX):
-            # Somebody else may have acknowledged it meanwhile.
+            # Refused if the message was acknowledged meanwhile, or its offsets were reset.
             with suppress(RequestRefused):
                 self._popping.hold_until(receipt, visible_at_ms)
         more = next(receipts, None)

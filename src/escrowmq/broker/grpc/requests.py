@@ -1,4 +1,4 @@
-"""A request of a gRPC client, how it is answered, and the table of its method."""
+"""Requests of gRPC clients: how one is read, handed to the handler of its method, and answered."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class GrpcRequest:
 
     @property
     def source(self) -> GrpcConnection:
-        """The sender, to whom the writer is fair."""
+        """The sender; the writer shares its batches fairly among senders."""
         return self.call.connection
 
     @property
@@ -102,8 +102,8 @@ class GrpcRequest:
             self.call.answer(data)
 
     def note(self, code: int) -> None:
-        """Count it as answered with this code; for callers that send the answer themselves."""
-        # From here on the call ends because of its answer.
+        """Count the request as answered with this code; for callers that send the answer."""
+        # From here on, the end of the call does not mean that the client has gone.
         self.closed = None
         flags = LONG_POLL if self.has_waited else 0
         self._rpcs.note(self._method.number, code, self._began, flags)
@@ -121,13 +121,13 @@ class GrpcRequest:
     # Events of a streamed answer.
 
     def on_message(self, message: bytes) -> None:
-        """Ignore it: the request was complete."""
+        """Ignore a further message of the client: its request was complete."""
 
     def on_half_close(self) -> None:
-        """Ignore it, for the same reason."""
+        """Ignore the end of the client's messages: its request was complete."""
 
     def on_closed(self) -> None:
-        """Stop waiting."""
+        """Stop waiting, if the call ended before its answer."""
         if self.closed is not None:
             self.closed()
 
@@ -164,7 +164,7 @@ class ServedMethod:
     handler: Handler
 
     def serve(self, call: GrpcCall, data: bytes) -> GrpcRequest | None:
-        """Read the request of a call and handle it; return its events if it has a stream."""
+        """Read and handle a call's request; return it if it must hear of the call's end."""
         method = self.method
         request = GrpcRequest(call, method, self.rpcs)
         try:

@@ -62,7 +62,7 @@ class ReadMessage(NamedTuple):
 
 def read_message(message: Message, topic: str) -> ReadMessage:
     """Return what to store of a message for this topic."""
-    # Each read of a protobuf field takes as long as a call.
+    # Reading a protobuf field takes as long as calling a function, so read few, and once.
     system = message.system_properties
     kind = _type_of(system)
     message_id, tag, keys = system.message_id, system.tag, tuple(system.keys)
@@ -146,7 +146,7 @@ def _type_of(system: SystemProperties) -> MessageType:
 
 
 def _user_properties(message: Message, system: SystemProperties) -> dict[str, str]:
-    """Return the user's properties; refuse those that cannot be stored, and tags and keys."""
+    """Return the user's properties; refuse illegal ones, and an illegal tag, key or group."""
     properties = dict(message.user_properties)
     texts = [*properties.keys(), *properties.values(), system.tag, *system.keys]
     size = sum([len(text.encode()) for text in texts])
@@ -265,7 +265,7 @@ def _is_digest(body: bytes, kind: int, checksum: str) -> bool:
 
 def _unzipped(body: bytes) -> bytes:
     """Return a compressed body as it was: remoting clients expect another compression."""
-    # 31 is for gzip with its header; a small input may name a huge output.
+    # 31 is for gzip with its header. A small input may expand to a huge output, so limit that.
     unzip = zlib.decompressobj(31)
     try:
         plain = unzip.decompress(body, BODY_BYTES_MAX + 1)

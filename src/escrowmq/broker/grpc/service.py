@@ -60,7 +60,8 @@ def grpc_methods(
 
 def _method(name: str, number: int) -> GrpcMethod:
     response = getattr(messages, f"{name}Response")
-    # A request that is refused unread has no definition; any message reads it.
+    # Requests of unsupported methods are not defined here. Nothing reads their fields, so the class
+    # of the answer decodes them.
     request = getattr(messages, f"{name}Request", response)
     return GrpcMethod(name, number, request, response, name in STREAMED)
 

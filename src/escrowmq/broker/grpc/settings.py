@@ -50,7 +50,7 @@ class ClientFacts(NamedTuple):
 
 
 def read_settings(settings: grpc.Settings) -> ClientFacts:
-    """Return what a client says; refuse what is wrong."""
+    """Return what a client's settings say of it; refuse settings that do not fit its type."""
     kind, part = settings.client_type, settings.WhichOneof("pub_sub")
     if kind in _PRODUCERS and part == "publishing":
         return ClientFacts(_topics(settings.publishing), None)
@@ -87,7 +87,7 @@ def _subscription(entry: grpc.SubscriptionEntry) -> Subscription:
 
 
 def expression_of(filter_: grpc.FilterExpression) -> str:
-    """Return the tags that a subscription selects; refuse other languages."""
+    """Return the tag expression of a subscription; refuse SQL and other kinds of filters."""
     if filter_.type not in _TAG_FILTERS:
         kind = "SQL" if filter_.type == GrpcFilterType.SQL else filter_.type
         raise RequestRefused("filter_unsupported", "subscribe by tags", kind=kind)

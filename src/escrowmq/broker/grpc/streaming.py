@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from escrowmq.broker.net.grpc_call import GrpcCall
 
 TURN_S = 0.002
-"""How long messages are encoded at once if no connection is behind."""
+"""How long an answer's messages are encoded at once while no connection waits for its turn."""
 
 
 def stream(call: GrpcCall, messages: Iterator[bytes]) -> None:

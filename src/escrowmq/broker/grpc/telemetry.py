@@ -50,13 +50,13 @@ class GrpcSession:
 
     stream: TelemetryStream
     facts: ClientFacts
-    #: On the monotonic clock.
+    #: When the client last spoke, on the monotonic clock.
     heard_at_ms: int = 0
 
 
 @dataclass(slots=True, eq=False)
 class _Stranger:
-    """A client without settings: the broker does not remember what it tells it."""
+    """A client without a session: offsets that the broker tells it are forgotten at once."""
 
     told: dict[tuple[str, int, int], int] = field(default_factory=dict)
 
@@ -83,7 +83,8 @@ class GrpcTelemetry:
         return TelemetryStream(call, self._on_settings, self._gone)
 
     def _on_settings(self, stream: TelemetryStream, settings: Settings) -> None:
-        # The handler may run twice: the first member of a group may have to create it.
+        # If the client is the first member of its group, the handler runs again once the group is
+        # created.
         self.answering.attempt(stream, partial(self._take_settings, stream, settings))
 
     def _take_settings(self, stream: TelemetryStream, settings: Settings) -> None:
@@ -127,7 +128,7 @@ class GrpcTelemetry:
         self.tell_changed(self.clients.hear(client, facts.topics, consuming))
 
     def _leave(self, session: GrpcSession, *, but: ClientFacts | None = None) -> None:
-        """Forget what a client was, except what it still is."""
+        """Forget a client as producer and consumer, except what its new settings keep (``but``)."""
         kept = () if but is None else but.topics
         client_id, facts = session.stream.client_id, session.facts
         for topic in facts.topics:
@@ -151,7 +152,7 @@ class GrpcTelemetry:
             session.stream.call.end()
 
     def listener(self, client_id: str) -> OffsetsTold:
-        """Return the client that an offset is told to, for as long as it is known."""
+        """Return what remembers the offsets that the broker tells this client."""
         session = self.sessions.get(client_id)
         return _Stranger() if session is None else session.stream
 

@@ -65,7 +65,7 @@ class TelemetryStream:
                 self._on_settings(self, command.settings)
 
     def on_half_close(self) -> None:
-        """End the stream: a client that says no more cannot answer."""
+        """End the stream, because its client has ended its side."""
         self.call.end()
 
     def on_closed(self) -> None:
@@ -105,7 +105,7 @@ class TelemetryStream:
         self.send(data)
 
     def get_write_buffer_size(self) -> int:
-        """Return how many bytes have not left yet."""
+        """Return how many bytes of this stream, at most, have not left the broker yet."""
         # The socket also holds bytes of the connection's other calls.
         return min(self.call.unsent_bytes, self._sent_bytes)
 
@@ -117,7 +117,7 @@ class TelemetryStream:
 
     @property
     def source(self) -> GrpcConnection:
-        """The sender, to whom the writer is fair."""
+        """The sender; the writer shares its batches fairly among senders."""
         return self.call.connection
 
     def owe(self) -> None:

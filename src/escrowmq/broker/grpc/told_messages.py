@@ -126,5 +126,5 @@ def _body(stored: StoredMessage) -> bytes:
     try:
         return inflated(stored, BODY_BYTES_MAX)
     except ProtocolViolation:
-        # Somebody sent it like this, and the reader can still look at its bytes.
+        # The body is not what its flag says, or too large; the consumer gets it as it was sent.
         return stored.body

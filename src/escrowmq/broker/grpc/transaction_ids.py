@@ -1,6 +1,7 @@
 """Transaction ids that the broker makes: they find the transaction in its durable table.
 
-Ids that clients make repeat, so an id names the place of the half message, with the broker's code.
+An id that a client makes may occur twice. So these ids name the place of the half message, and end
+with a code that only this broker can compute.
 """
 
 from __future__ import annotations
