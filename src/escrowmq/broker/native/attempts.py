@@ -1,4 +1,6 @@
-"""The state of Spark sink attempts: the driver asks for it, and settle does for other brokers.
+"""The state of Spark sink attempts, for Spark drivers, and for the pipeline's rounds.
+
+The rounds of another broker that holds parts of an attempt ask its home, which is this broker.
 
 An attempt is looked up by its half offset, so an answer exists as long as the log has the attempt,
 decided or not. The id in the request must be the id in the log.
@@ -50,7 +52,7 @@ class NativeAttempts:
                 for row, half in zip(sought, halves, strict=True)
             ],
             is_known=is_known(core, group),
-            # This scans all groups, so only the driver's request, once per batch, gets it.
+            # This scans all groups, so only requests without rows get it. Drivers send few of them.
             homes="" if sought else ",".join(homes_of(core, group)),
             log_end=self.store.durable_end,
             judged=judged(core, call.header),
@@ -59,7 +61,7 @@ class NativeAttempts:
     def _half(self, row: SoughtAttemptRow, group: str) -> Half | None:
         core = self.store.core
         half = core.half(row.half_offset)
-        # A decided transaction has no known head; then the first row of each request passes.
+        # The core forgets the head of a decided transaction: any request's first row passes then.
         if half is None or core.head_of(half.first) != row.half_offset:
             return None
         # An expired group matches any name; the id, which holds a UUID, is then enough.

@@ -28,7 +28,7 @@ from escrowmq.store.table.dues import Dues
 from escrowmq.transaction.records import NEVER
 
 WAIT_MS_MAX = 25_000
-"""Less than the request timeout of our own clients."""
+"""The longest wait of a call; less than the request timeout of our own clients."""
 WAITING_MAX = 1_024
 """Calls that may wait. The broker answers a further call without waiting for news."""
 RUNS_MAX = 1_024
@@ -93,7 +93,7 @@ class Awaiting:
             self.note_batch()
 
     def note_batch(self) -> None:
-        """Remember the log's end, because a batch of a Spark sink was decided."""
+        """Remember the log's end: a Spark sink's batch was decided, or a new sink run began."""
         self._batches = self._store.durable_end
 
     # Periodic work and shutdown.

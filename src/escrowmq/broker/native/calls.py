@@ -49,7 +49,7 @@ KeyT = TypeVar("KeyT")
 
 
 class Call(Generic[HeaderT]):
-    """One of native requests, with its decoded header."""
+    """One native request, with its decoded header."""
 
     __slots__ = ("_calls", "header", "request", "spec")
 
@@ -198,7 +198,7 @@ class CallHandling:
     answering: Answering
 
     def handlers_of(self, part: object) -> Handlers:
-        """Return the handlers of a part that take calls as handlers that take requests."""
+        """Return a part's handlers, which take calls, as handlers that take requests."""
         return {
             code: partial(self._handle, self._in_turn(handler))
             for code, handler in handlers_of(part).items()
@@ -215,7 +215,7 @@ class CallHandling:
         if is_loaded(call.header.form):
             handler(call)
             return
-        # The first request in this form: import in a thread, so that other clients do not wait.
+        # The first request in Arrow's form: import it in a thread, so that other clients go on.
         connection = request.connection
         connection.owe()
 

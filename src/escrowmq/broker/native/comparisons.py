@@ -1,6 +1,6 @@
 """REPORT_COMPARISON and LIST_COMPARISON: the pipeline's comparison of records and state store.
 
-The last one is only in memory: after a restart, the pipeline's next round reports again.
+The last comparison is only in memory: after a restart, the pipeline's next round reports again.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class EventColumns:
         return EventColumns(self.numbers[start:end], texts)
 
     def of(self, head: int) -> EventColumns:
-        """Return the events of one transaction; its decision once, for any number of requests."""
+        """Return the events of one transaction except carries; a decision of many requests once."""
         numbers = self.numbers
         is_again = np.isin(numbers["kind"], _DECISIONS) & (numbers["first"] != head)
         is_its = (numbers["head"] == head) & (numbers["kind"] != int(EventKind.CARRIED)) & ~is_again

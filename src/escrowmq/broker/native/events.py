@@ -125,7 +125,7 @@ def _stored(
 def _carried(record: kinds.Carried) -> Iterator[TransactionEvent]:
     row, count = record.rows[0], len(record.rows)
     if row.origin == PLAIN:
-        # Ordinary messages.
+        # Delayed ordinary messages: they belong to no transaction.
         return
     if record.since_ms and row.state in _UNDECIDED:
         # Carried forward in parts: the part with the first row comes last and stands for all.

@@ -85,7 +85,7 @@ class NativeFacts:
         table, policy = self.store.table, self.store.core.policy
         call.answer(
             **{name: getattr(stands, name) for name in _OF_STATUS},
-            # Lists of the log end here.
+            # Not the end of the log, because lists of the log show only what is durable.
             log_end=self.store.durable_end,
             **{name: getattr(policy, name) for name in _OF_POLICY},
             broker_version=stands.version,
@@ -108,7 +108,8 @@ class NativeFacts:
         header, store = call.header, self.store
         ranges_max = call.spec.answer_rows_max
         if header.what == "transactions":
-            # Ranges may hold less than their weight, so there may be twice as many of them.
+            # Ranges may hold much less than their weight. With this least weight, an answer holds
+            # all of them.
             weight = header.weight if header.weight > 0 else ROWS_PER_RANGE
             ranges = plan(store, max(weight, 4 * store.table.needed // ranges_max + 1))
         elif header.what == "log":
@@ -179,7 +180,7 @@ class NativeFacts:
 
     @looks(NativeCode.LIST_BATCHES)
     def batches(self, call: Call[ListBatchesHeader]) -> None:
-        """List decided batches: for each app the last numbers by query, then the names."""
+        """List decided batches: for each app the highest number by query, then named batches."""
         apps, only = self.store.core.batches.apps, call.header.app_id
         every = [
             (app_id, is_named, key)

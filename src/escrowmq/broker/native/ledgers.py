@@ -1,4 +1,7 @@
-"""REPORT_LEDGERS and LIST_LEDGERS: ledgers that pipelines report or transactions name."""
+"""REPORT_LEDGERS and LIST_LEDGERS: ledgers that are in a report, or that transactions name.
+
+Pipelines send reports. The broker adds its own if it looks ledgers up itself.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from escrowmq.store.store import Store
 from escrowmq.store.table.undecided import prepared_by_origin
 
 UNREPORTED_MAX = 256
-"""Most listed ledgers that transactions name and no pipeline reported."""
+"""Most listed ledgers that transactions name and no report has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +47,7 @@ class NativeLedgers:
 
     @looks(NativeCode.LIST_LEDGERS)
     def ledgers(self, call: Call[NativeHeader]) -> None:
-        """List the ledgers that pipelines reported or undecided transactions name."""
+        """List the ledgers that a report has or undecided transactions name."""
         prepared = prepared_by_origin(self.store.table)
         seen = ledgers_seen(self.store, self.clock, self.reports, prepared)
         listed = seen.rows[: call.spec.answer_rows_max]
@@ -57,7 +60,7 @@ class NativeLedgers:
 
 
 class LedgersSeen(msgspec.Struct, frozen=True, kw_only=True):
-    """The ledgers that pipelines reported or undecided transactions name."""
+    """The ledgers that a report has or undecided transactions name."""
 
     #: Reported ledgers come first, and the unreachable ones first among them.
     rows: list[LedgerRow]
@@ -65,7 +68,8 @@ class LedgersSeen(msgspec.Struct, frozen=True, kw_only=True):
     left_out: int
     #: Pipelines whose reports are still valid.
     pipelines: int
-    #: Undecided transactions whose ledger no pipeline reaches; 0 if no pipeline reports.
+    #: Undecided transactions whose ledger neither a pipeline nor the broker reaches; 0 without a
+    #: report.
     undecided_without_ledger: int
 
 
@@ -82,9 +86,9 @@ def _by_ledger(store: Store, prepared: Mapping[int, int]) -> Counter[str]:
 def ledgers_seen(
     store: Store, clock: BrokerClock, reports: LedgerReports, prepared: Mapping[int, int]
 ) -> LedgersSeen:
-    """Join the ledgers that pipelines reported with those that transactions name.
+    """Join the ledgers of all valid reports with those that transactions name.
 
-    ``prepared`` counts undecided transactions by origin.
+    ``prepared`` counts by origin the transactions that may be back-checked.
     """
     undecided = _by_ledger(store, prepared)
     now_ms = clock.monotonic_ms()

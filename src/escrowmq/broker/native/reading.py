@@ -186,7 +186,7 @@ class NativeReading:
 
 
 def _read_view(call: Call[ReadMessagesHeader], view: ComputedQueue) -> None:
-    """Answer with messages of a system topic, which are visible from when they came to it."""
+    """Answer with messages of a system topic; each is visible since it came to that topic."""
     header, queue_start, queue_end = call.header, view.start, view.end
     end = queue_end if header.end < 0 else min(header.end, queue_end)
     pulled = view.pull(

@@ -60,7 +60,7 @@ async def _answer(following: Following, call: Call[ListStateStoreHeader]) -> Non
         limit=call.limit(),
         states=_UNDECIDED,
     )
-    # The thread has done at least the work up to here when it reads.
+    # When the follower's thread reads, the state store has followed the log at least to here.
     log_offset = following.follower.log_offset
     found, heads = await following.ask(partial(_read_page, wanted))
     call.answer_list(

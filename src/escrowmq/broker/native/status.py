@@ -68,7 +68,7 @@ class Vitals:
     name_address: str = ""
     http_address: str = ""
     connections: Callable[[], int] = int
-    #: What connections share.
+    #: Limits that all connections share.
     limits: ConnectionLimits
     found: StartFindings
     #: None if they are off.
@@ -189,14 +189,14 @@ class BrokerStatus(msgspec.Struct, frozen=True, kw_only=True):
     names: list[Capacity]
     #: The kinds of names whose limit is near, as text; empty if none is.
     names_near: str
-    #: Ledgers that pipelines reported or undecided transactions name. Reported ones come first, and
-    #: the unreachable ones first among them.
+    #: Ledgers that a pipeline or the broker reported, or undecided transactions name. Reported ones
+    #: come first, and the unreachable ones first among them.
     ledgers: list[Ledger]
     #: Pipelines whose reports about ledgers are still valid.
     pipelines_reporting: int
-    #: Reported ledgers that the pipeline does not reach.
+    #: Reported ledgers that neither a pipeline nor the broker reaches.
     ledgers_unreachable: int
-    #: Undecided transactions whose ledger no pipeline reaches; 0 if no pipeline reports.
+    #: Undecided transactions whose ledger no pipeline and no broker reaches; 0 without a report.
     undecided_without_ledger: int
     #: Paused consumer groups.
     groups_paused: int

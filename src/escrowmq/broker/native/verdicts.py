@@ -65,7 +65,7 @@ class NativeVerdicts:
 
         header = call.header
         if header.epoch and not self.store.core.lineage.holds(header.epoch, header.log_end):
-            # The facts are from another history, so no verdict applies to this one.
+            # The verdicts were computed from another history of the store, so none applies here.
             stale = CODES[VerdictOutcome.STALE]
             self.executor.counts.verdicts[VerdictOutcome.STALE.value] += len(verdicts.kinds)
             told(np.full(len(verdicts.kinds), stale, dtype=np.uint8))
@@ -81,10 +81,10 @@ class NativeVerdicts:
         self.executor.obey(verdicts.taken(left), obeyed)
 
     def _are_ours(self, verdicts: VerdictColumns) -> Numbers:
-        """Return which checks are not a pipeline's: they are off, or the broker makes them itself.
+        """Return which ASK and PARK verdicts to answer with BUSY instead of obeying them.
 
-        A pipeline without a ledger would ask producers and then park the transaction, although the
-        broker finds its outcome in that ledger.
+        Checks may be off. Or the broker looks up the transaction's ledger itself: a pipeline that
+        does not reach this ledger would ask producers and then park the transaction.
         """
         found = np.zeros(len(verdicts.kinds), dtype=np.bool_)
         core = self.store.core

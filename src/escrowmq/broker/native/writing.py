@@ -206,7 +206,8 @@ class NativeWriting:
         marks = half_marks(header.producer_group)
         messages = []
         chosen_ms: list[int] = []
-        # The first message gives a new topic its type. To others, a Spark sink's rows are ordinary.
+        # The first message gives a new topic its type. A topic that a Spark sink creates (in bulk)
+        # is an ordinary one, unless types are enforced.
         first_type = MessageType.TRANSACTION
         if bulk:
             first_type = maker.topics.type_from_first(first_type)
@@ -295,7 +296,10 @@ def _check_names(header: HoldManyHeader) -> None:
 
 
 def half_marks(group: str) -> bytes:
-    """Return the properties that mark a half message; the last pair with a name counts."""
+    """Return the properties that mark a half message.
+
+    Put them last: of several pairs with one name, the last one counts.
+    """
     return format_properties({TRAN_MSG: "true", PGROUP: group})
 
 
