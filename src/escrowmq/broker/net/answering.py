@@ -27,7 +27,7 @@ class Answerable(Protocol):
 
     @property
     def source(self) -> Hashable:
-        """The sender, to whom the writer is fair."""
+        """The sender; the writer shares its batches fairly among senders."""
         ...
 
     def owe(self) -> None:

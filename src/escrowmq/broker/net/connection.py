@@ -87,7 +87,7 @@ class ClientConnection(asyncio.Protocol):
         self.address = ""
         #: The peer's address, in the form that stored messages use.
         self.born_host = UNKNOWN_PEER
-        #: On the event loop's clock.
+        #: When bytes last came from the peer, on the event loop's clock.
         self.heard_at = 0.0
         #: The id in the client's heartbeats.
         self.client_id = ""
@@ -125,7 +125,7 @@ class ClientConnection(asyncio.Protocol):
             # Handle one frame ahead of connections that are behind, so small requests do not wait.
             self._turn(frames, self.heard_at, self.heard_at)
         else:
-            # Otherwise a peer that reconnects for each request would always be first.
+            # A new peer waits its turn, or one that reconnects for each request would be first.
             self._go_on_with(frames)
             self._count_waiting(self.heard_at, is_anew=True)
 

@@ -105,7 +105,7 @@ class GrpcCall:
         self.stream_id = stream_id
         self.head = head
         self.path = head.get(b":path") or b""
-        #: On the event loop's clock.
+        #: When the client's timeout ends, on the event loop's clock; None if it set none.
         self.deadline: float | None = None
         #: Whether messages can still be sent.
         self.is_open = True
@@ -113,11 +113,11 @@ class GrpcCall:
         self.has_ended = False
         #: Whether the client has sent its last message.
         self.is_half_closed = False
-        #: What the client lets us send.
+        #: Bytes that the client's flow control still lets the broker send on this stream.
         self.window = window
         #: Received bytes that are not granted to the client again.
         self.received_bytes = 0
-        #: Bytes that are missing to the length that the client told; None if it told none.
+        #: Bytes of the request that are missing to its content-length; None if it has none.
         self.bytes_left = head.content_length
         #: None until the first data that is not exactly one message.
         self.reader: GrpcMessageReader | None = None
@@ -126,7 +126,7 @@ class GrpcCall:
         self.counted_bytes = 0
         #: Answer for a client that does not speak gRPC.
         self.refusal: tuple[bytes, bytes] | None = None
-        #: Where the deadline is watched; 0 if it is not.
+        #: The tick at which ``Deadlines`` expires the call; 0 if it does not watch the call.
         self.tick = 0
         self.on_request: Unary | None = None
         self.events: StreamEvents | None = None
@@ -248,7 +248,7 @@ class GrpcCall:
         self._finish()
 
     def _finish(self) -> None:
-        """The answer is complete."""
+        """Forget the call, because its answer is complete."""
         if not self.is_half_closed:
             # The client need not send the rest of its request.
             self._output.put(rst_stream(self.stream_id, Http2Error.NO_ERROR))

@@ -52,7 +52,7 @@ class GrpcConnection(asyncio.Protocol):
         self.peer_host = self.local_host = ""
         self.peer_port = 0
         self._has_preface = self._is_draining = self._has_pinged = self.is_closing = False
-        #: Received bytes that are not handled, and where they begin.
+        #: Received bytes, and the position in them of the first one that is not handled.
         self._rest, self._at = b"", 0
         #: Whether reading is paused, and whether the connection waits for its next turn.
         self._is_paused = self._has_asked = False

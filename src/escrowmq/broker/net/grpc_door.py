@@ -54,7 +54,7 @@ class GrpcDoor:
         self._opening: set[asyncio.Task[None]] = set()
         self._listening: socket.socket | None = None
         self._timer: asyncio.TimerHandle | None = None
-        #: Exists once the door closes; set when the last connection is closed.
+        #: None until ``close`` is called, and set when the last connection has closed after that.
         self._all_gone: asyncio.Event | None = None
 
     def start(self, bound: socket.socket) -> None:

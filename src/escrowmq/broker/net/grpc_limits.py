@@ -74,7 +74,7 @@ class FloodGuard:
         self.reset = self._resets.spend
 
     def called(self) -> None:
-        """Count a call."""
+        """Allow some more control frames, because the client began a call."""
         self._control.left += CONTROL_PER_CALL
 
 

@@ -44,7 +44,7 @@ class GrpcOutput:
         self.is_held = self._is_flush_scheduled = False
         self._out: list[bytes] = []
         self._out_bytes = self.held_back_bytes = 0
-        #: What the client lets us send on all streams, and on each new one.
+        #: Bytes that the client lets the broker send: on all streams together, on each new one.
         self.window = self.initial_window = WINDOW_DEFAULT
         self.frame_bytes_max = FRAME_BYTES_DEFAULT
         #: Whether the next header block must drop the client's dynamic table, and whether one did.

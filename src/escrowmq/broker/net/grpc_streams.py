@@ -78,7 +78,7 @@ class GrpcStreams:
         self.refuses_calls = False
         #: Whether complete frames may be left after a turn.
         self.has_more = False
-        #: What the client may send, and what it has sent since our last grant.
+        #: Bytes that the client may send on a stream and on all, and has sent since the last grant.
         self.stream_window = max(WINDOW_DEFAULT, door.limits.message_bytes_max + 65_536)
         self.window = max(16 * 1024 * 1024, 4 * self.stream_window)
         self._received_bytes = 0
@@ -86,7 +86,7 @@ class GrpcStreams:
         self._block_stream = 0
         self._block_flags = 0
         self._block: list[bytes] = []
-        #: Streams that ended before the client's side did, and all that ended.
+        #: Streams that ended before the client's side did, and streams that ended after it.
         self._ended_early: deque[int] = deque(maxlen=ENDED_MAX)
         self._ended: deque[int] = deque(maxlen=ENDED_MAX)
 
@@ -296,7 +296,7 @@ class GrpcStreams:
         self._guard.reset(self._now)
         call = self.calls.get(stream_id)
         if call is not None:
-            # The client sends nothing more, so nothing that comes is merely late.
+            # The client has ended the stream, so a later frame is an error and not merely late.
             call.is_half_closed = True
             self.forget(call)
             call.close()
@@ -382,7 +382,7 @@ class GrpcStreams:
             self._widen(call, increment)
 
 
-#: By kind of frame.
+#: The handler of each kind of frame; its place is the number of the kind in HTTP/2.
 _ON_FRAME = (
     GrpcStreams._on_data,  # noqa: SLF001 - the class's own methods
     GrpcStreams._on_headers,  # noqa: SLF001

@@ -119,10 +119,10 @@ class Budget:
 
 
 class Late(Protocol):
-    """A connection that has more to be handled than fits into one turn."""
+    """A connection or a streamed answer with more work than fits into one turn."""
 
     def take_turn(self, until: float) -> None:
-        """Handle frames until this time at most, and ask for another turn if some are left."""
+        """Work until about this time, and ask for another turn if work is left."""
         ...
 
 

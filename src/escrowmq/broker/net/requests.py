@@ -73,7 +73,7 @@ class Request:
 
     @property
     def source(self) -> ClientConnection:
-        """The sender, to whom the writer is fair."""
+        """The sender; the writer shares its batches fairly among senders."""
         return self.connection
 
     def owe(self) -> None:
