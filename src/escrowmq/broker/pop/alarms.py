@@ -31,7 +31,7 @@ class Alarms:
         """Yield the groups and queues whose alarm is due, and remove it."""
         while self._heap and self._heap[0][0] <= now_ms:
             at_ms, key = heapq.heappop(self._heap)
-            # An earlier alarm may have come first.
+            # Skip a time that an earlier alarm of the same queue has replaced.
             if self._at_ms.get(key) == at_ms:
                 del self._at_ms[key]
                 yield key

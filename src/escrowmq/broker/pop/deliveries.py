@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Deliveries:
-    """What receipts stand for."""
+    """Finds the deliveries that receipts name."""
 
     store: Store
     places: PopPlaces
@@ -32,7 +32,7 @@ class Deliveries:
         return PopAcks(number, 0 if queue is None else queue.start, tuple(ranges))
 
     def found(self, receipt: Receipt) -> tuple[int, QueueFlights] | None:
-        """Return what the delivery of a receipt belongs to; None if the receipt is stale."""
+        """Return the number and the flights of a receipt's queue; None if the receipt is stale."""
         found = self.places.flights(receipt.group, receipt.topic, receipt.queue_id)
         if found is None:
             return None
@@ -55,11 +55,11 @@ class Deliveries:
 
     @property
     def epoch(self) -> str:
-        """The start of the broker at which receipts are made now."""
+        """The id of the broker's last start, which new receipts name."""
         return self.store.core.lineage.epochs[-1].id
 
     def in_flight(self, receipt: Receipt) -> tuple[int, QueueFlights]:
-        """Return what a receipt belongs to; RequestRefused if it is not in flight."""
+        """Return the number and the flights of a receipt's queue; refuse it if not in flight."""
         found = self.found(receipt)
         if found is None or not found[1].attempt_of(receipt.offset):
             text = "the message was acknowledged, delivered again, or the broker restarted"

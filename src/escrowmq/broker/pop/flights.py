@@ -40,7 +40,7 @@ class QueueFlights:
     """
 
     def __init__(self, position: PopPosition) -> None:
-        #: What was acknowledged before; the messages from ``next`` on may include some of it.
+        #: What the group had acknowledged before; this may include messages from ``next`` on.
         self._position = position
         #: Everything below is done.
         self.base = position.prefix
@@ -50,9 +50,9 @@ class QueueFlights:
         self.count = 0
         #: Runs that no consumer wants and that are not yet recorded as acknowledged.
         self.skipped: list[Run] = []
-        #: The attempt that got the last messages in order.
+        #: Attempt id of the request that last got messages from this queue.
         self.attempt_id = ""
-        #: Whether messages were delivered in order.
+        #: Whether that request asked for messages in order.
         self.is_fifo = False
         #: No unacknowledged message is due before this time.
         self.due_from_ms = NEVER
@@ -111,7 +111,7 @@ class QueueFlights:
         return int(visible_at[visible_at > now_ms].min(initial=NEVER))
 
     def is_blocked(self, now_ms: int) -> bool:
-        """Whether a delivered message is not yet acknowledged or visible again."""
+        """Whether any delivered message is neither done nor visible again."""
         if not self.count:
             return False
         return self.due_after(now_ms) != NEVER
@@ -150,7 +150,10 @@ class QueueFlights:
     def deliver_again(
         self, offsets: Iterable[int], now_ms: int, visible_at_ms: int, *, counts: bool = True
     ) -> None:
-        """Deliver messages again; ``counts`` is False if this repeats an answer that was lost."""
+        """Deliver messages again; ``counts`` is False if this is no further attempt.
+
+        It is none if it repeats a lost answer, or holds a message while its dead letter is written.
+        """
         for offset in offsets:
             row = self._first + offset - self.base
             self._visible_at[row] = visible_at_ms

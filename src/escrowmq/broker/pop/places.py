@@ -1,6 +1,6 @@
 """Where groups are in the queues that they read by pop, and what is in flight there.
 
-A position is durable before the first message after it is delivered. A group reads a topic in one
+The broker delivers no message before the position below it is durable. A group reads a topic in one
 mode: a pull ends pop, a pop ends pulls, and the change starts from the lower position. While a
 group pops, its pull offset follows its acknowledged prefix, so that everything which reads offsets
 sees its progress.
@@ -78,7 +78,7 @@ class PopPlaces:
 
     @property
     def in_flight(self) -> int:
-        """Messages in flight to all groups."""
+        """Messages that were delivered to groups by pop and are not acknowledged."""
         return sum(flights.count for flights in self._flights.values())
 
     def progress(self, group: str, topic: str, queue_id: int, now_ms: int) -> PopProgress:

@@ -38,13 +38,13 @@ class Receive(msgspec.Struct, frozen=True, kw_only=True):
     invisible_ms: int
     #: How long to wait for a message if there is none.
     wait_ms: int = 0
-    #: A queue delivers nothing past a message in flight.
+    #: Whether a queue delivers nothing past a message in flight.
     is_fifo: bool = False
-    #: In order: names this attempt, so that a repeated one gets the same messages again.
+    #: With ``is_fifo``: names this attempt, so that a repeated one gets the same messages again.
     attempt_id: str = ""
-    #: A group without a position starts at the end of a long queue, not at its start.
+    #: Whether a group without a position starts at the end of a long queue, not at its start.
     starts_at_end: bool = False
-    #: Only ask whether there is a message, of any tag; deliver none.
+    #: Whether the request only asks if there is a message, of any tag, and gets none.
     is_question: bool = False
 
 

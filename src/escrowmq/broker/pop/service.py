@@ -119,7 +119,7 @@ class PopService:
             again(lambda error: self._received_later(wanted, tell, owner, error))
             return
         if wanted.tags is not None and self.polls.is_behind:
-            # A filter may have to see many messages: it takes its turn.
+            # A filter may examine many messages, so this request waits behind those that wait.
             received = ReceivedBatch(status=ReceiveStatus.EMPTY, has_more=True)
         else:
             received = self._look(wanted)
@@ -215,7 +215,7 @@ class PopService:
     def _bury(self, grave: Grave, tell: TellDone, owner: Hashable = None) -> None:
         def buried(error: BaseException | None) -> None:
             tell(error)
-            # In order, the messages behind it were held back.
+            # In a FIFO queue, the messages behind this one were held back until now.
             self.polls.grown([(grave.topic, grave.queue_id)])
 
         self.dead_letters.bury(grave, buried, owner)
@@ -299,9 +299,9 @@ class PopService:
         self._alarms.set(receipt.group, number, visible_at_ms)
 
     def hold_back(self, receipt: Receipt, held_ms: int) -> None:
-        """Let a message wait by its group's own policy once its consumer had it for so long.
+        """Let a message be visible again after ``held_ms`` and its group's own retry delay.
 
-        Without such a policy it is visible then.
+        Change nothing if the group has no retry policy of its own.
         """
         group = self.groups.find(receipt.group)
         if group is not None and group.backoff is not None:
@@ -353,7 +353,7 @@ class PopService:
             flights = self.places.of(group, number)
             if flights is not None and flights.skipped:
                 acks = self.deliveries.acks(group, number, [])
-                # If it fails, the messages are looked at again after the next start.
+                # If the write fails, the messages are examined again after the next start.
                 guarded(
                     lambda _: None,
                     self.writer.put,
@@ -386,7 +386,7 @@ class PopService:
 
 def _log_failure(error: BaseException | None) -> None:
     if error is not None:
-        # The message is visible again later, and its end is tried again.
+        # The message is visible again later, and the pop that finds it tries again to bury it.
         log.warning("dead_letter_failed", extra={"cause": str(error)})
 
 

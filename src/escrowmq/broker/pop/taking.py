@@ -32,7 +32,7 @@ class Took:
 
     #: How many more queue entries may be examined.
     examinable: int
-    #: Whether some that may match were not examined.
+    #: Whether entries that may match were left unexamined, because of ``EXAMINED_MAX``.
     has_more: bool = False
     messages: list[PoppedMessage] = field(default_factory=list)
     size: int = 0
@@ -175,7 +175,7 @@ class PopTaking:
     def _read(
         self, place: _Place, took: Took, first: int, count: int, *, is_filtered: bool
     ) -> tuple[dict[int, bytes], int] | None:
-        """Return messages by queue offset, and where the next read begins; None if full."""
+        """Return messages by queue offset, and where to read next; None if the answer is full."""
         if took.messages and took.size >= BYTES_MAX:
             return None
         pulled = self.queues.pull(
