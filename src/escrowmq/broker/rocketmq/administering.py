@@ -1,4 +1,4 @@
-"""Requests of RocketMQ's tools about topics and the broker; ``group_tools.py`` has the others."""
+"""Requests of RocketMQ's tools about topics and the broker; those about groups are elsewhere."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _UNMEASURED_RATES = ("putTps", "getTransferredTps", "getTransferedTps")
 
 @dataclass(frozen=True, slots=True)
 class Administering:
-    """Handles the requests of RocketMQ's tools."""
+    """Handles requests of RocketMQ's tools about topics, their values, and the broker."""
 
     answering: Answering
     store: Store

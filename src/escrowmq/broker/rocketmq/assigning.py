@@ -1,7 +1,7 @@
 """Assigns queues to the members of a group, for clients that leave that to the broker.
 
 A group pulls a topic unless SET_MESSAGE_REQUEST_MODE said that it pops it. Pulled queues are shared
-out; each member that pops may read all queues, or those of some members after it.
+out; each member that pops may read all queues, or its own and those of some members after it.
 """
 
 from __future__ import annotations

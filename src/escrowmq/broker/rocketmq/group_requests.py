@@ -1,4 +1,4 @@
-"""What parts share that store messages for groups, or change groups."""
+"""Base class of the parts whose commands name groups and topics."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ class OffsetRequests:
 
     @handles(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP)
     def search(self, request: Request) -> None:
-        """Answer with the first message at or after a time, or with the last one up to it."""
+        """Answer with the offset of the first message since a time, or of the last one up to it."""
         header = request.header(consumer_headers.SearchOffsetHeader)
         queue = self._queue(header)
         offset = 0

@@ -56,14 +56,15 @@ class WaitingPull:
     request: Request
     header: PullHeader
     wanted: TagCodes
-    #: Counts the messages that it is given.
+    #: Counts the messages that the pull's group gets.
     out: Out
     #: Holds how far its group has come.
     reached: Reached
     group: str
-    #: Nothing was found before this offset.
+    #: The next try reads from here; earlier tries found no message for the pull before this offset.
     offset: int
-    #: Its group was paused when it came, so its offset was not checked against the store's history.
+    #: Whether the group was paused when the pull came. Then nothing checked whether its offset is
+    #: from another history of the store.
     is_paused: bool = False
     #: Its topic was deleted, and may have been created again since.
     is_topic_gone: bool = False
@@ -153,7 +154,7 @@ class Pulling:
         return Pulled(status=ReadStatus.BEYOND_END, next_offset=at, start=start, end=end)
 
     def _moved_back(self, header: PullHeader, popped_to: int | None) -> Pulled | None:
-        """Return the answer to a group that popped until now, and did not come as far as here."""
+        """Return the answer to a group that popped until now, only to below the pull's offset."""
         if popped_to is None or header.queue_offset <= popped_to:
             return None
         nothing = self._nothing(header, popped_to)

@@ -17,7 +17,7 @@ EXPONENTIAL, CUSTOMIZED = "EXPONENTIAL", "CUSTOMIZED"
 
 
 def backoff_of(policy: RetryPolicy) -> Backoff | None:
-    """Return what a tool sets; None means the broker's delay levels, as in RocketMQ."""
+    """Return the backoff that a tool sets; None stands for the broker's delay levels."""
     fields: dict[str, object]
     if policy.type == EXPONENTIAL and policy.exponential is not UNSET:
         said = policy.exponential
