@@ -117,7 +117,7 @@ def _migrate(store: Store, meta: Meta, found: MetaFound, told: CatalogFound, now
 
 
 def _take_groups(store: Store, meta: Meta, now_ms: int) -> None:
-    """Make groups that only a later history has: their offsets still count up to the fork."""
+    """Create the groups of a meta.db that is ahead of the log: offsets below the fork count."""
     for group in meta.stated_groups.values():
         _do(store, PutGroup(group=group.plain(), is_only_made=True), now_ms)
 

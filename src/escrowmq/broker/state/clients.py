@@ -1,9 +1,9 @@
 """Clients that are online: producers for back-checks, and consumers to share queues, by group.
 
-A client becomes known by its heartbeats, under its own id and its connection; sending a message
-does not make it known. The broker forgets a client when it unregisters, when its connection
-closes, or when it has been silent for too long. This module knows no sockets: a connection is any
-hashable object that the server uses for one.
+A client becomes known by its heartbeats (with gRPC, by its settings), under its own id and its
+connection; sending does not make it known. The broker forgets a client when it unregisters, when
+its connection closes, or when it has been silent for too long. This module knows no sockets: a
+connection is any hashable object that the server uses for one.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Client(Generic[Connection]):
     connection: Connection
     language: str = UNKNOWN_LANGUAGE
     version: int = 0
-    #: On the monotonic clock.
+    #: When the broker last heard from the client, on the monotonic clock.
     heard_at_ms: int = 0
     #: The client's address, in the form that stored messages use.
     host: bytes = b""

@@ -185,12 +185,12 @@ class BrokerCounts:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        #: Of remoting, by request code; of gRPC, by the number of the method.
+        #: Answer times of remoting, by request code, and of gRPC, by the number of the method.
         self.rpcs = Rpcs()
         self.grpc_rpcs = Rpcs()
         self.topics: dict[str, OfTopic] = {}
         self._queues = _ByQueue(store, self.topics)
-        #: By group and topic.
+        #: Delivered messages, by group and topic.
         self.out: dict[tuple[str, str], Out] = {}
         #: Dead letters, by group and original topic.
         self.dead: Counter[tuple[str, str]] = Counter()
@@ -217,7 +217,7 @@ class BrokerCounts:
         return out
 
     def forget(self, topic: str, queues: Iterable[int]) -> None:
-        """Forget a removed topic's counts."""
+        """Forget a removed topic's counts, except of dead letters."""
         self.topics.pop(topic, None)
         for queue in queues:
             self._queues.pop(queue, None)

@@ -65,7 +65,7 @@ class LedgerReports:
         self._of_broker = _report(BROKER, rows, now_ms, valid_for_ms)
 
     def of_broker(self, now_ms: int) -> tuple[LedgerRow, ...] | None:
-        """Return what the broker itself found; None if it does not look ledgers up."""
+        """Return what the broker itself found; None if it has not looked lately."""
         is_valid = self._of_broker is not None and now_ms < self._of_broker.valid_until_ms
         return self._of_broker.ledgers if self._of_broker is not None and is_valid else None
 
@@ -77,7 +77,9 @@ class LedgerReports:
         return list(self._reports.values())
 
     def ledgers(self, now_ms: int) -> list[LedgerRow]:
-        """Return each ledger once, from the newest report, or from the broker if only it can.
+        """Return each ledger once: from a pipeline's newest report, or as the broker found it.
+
+        The broker counts if no pipeline reports the ledger, or only the broker reaches it.
 
         A restarted pipeline reports under a new name, while its last report before that is still
         valid. So a configured name stands for one ledger, unless the reports give it two UUIDs.

@@ -38,7 +38,7 @@ class LongPoll(Protocol):
 
     @property
     def owner(self) -> Hashable:
-        """The connection that it came from."""
+        """The connection or gRPC call that it came from; it is dropped when that ends."""
         ...
 
 
@@ -88,7 +88,7 @@ class LongPolls(Generic[PollT]):
         self.waiting -= 1
 
     def drop(self, owner: Hashable) -> None:
-        """Drop the polls of a closed connection."""
+        """Drop the polls of an owner whose connection or call has ended."""
         for poll in list(self._by_owner.get(owner, ())):
             self._remove(poll)
 

@@ -67,7 +67,10 @@ class Queues:
         return self._reader.queue(topic, queue_id)
 
     def is_recent(self, topic: str, queue_id: int, bytes_max: int) -> bool:
-        """Return whether a queue's first message is at most this far behind the end of the log."""
+        """Return whether a queue begins at most this many bytes before the end of the log.
+
+        A queue that never had a message does; one whose first messages are deleted does not.
+        """
         queue = self._reader.queue(topic, queue_id)
         if queue is None or queue.end == 0:
             return True

@@ -37,9 +37,9 @@ Reached = dict[int, int]
 
 
 class OffsetsTold(Protocol):
-    """A client, as far as offsets are concerned that the broker told it."""
+    """A client, with the offsets that the broker told it."""
 
-    #: By topic, queue and incarnation of the topic.
+    #: The highest offset, by topic, queue and incarnation of the topic.
     told: dict[tuple[str, int, int], int]
 
 
@@ -80,7 +80,7 @@ class Reach:
         base = self._bases.get((topic, queue_id), 0)
         committed = self._meta.offsets.get((group, topic, queue_id), 0)
         if is_remade and not self._broadcasts(group):
-            # An offset from before the start may be of the deleted topic, whatever this one's end.
+            # Even an offset below the end at the start may be of the deleted topic.
             base = 0
         if offset <= base:
             return None

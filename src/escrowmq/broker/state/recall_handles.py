@@ -55,7 +55,7 @@ class RecallHandles:
             return None
         (message,), (log_offset,) = decision.messages, reply.log_offsets
         if message.topic.startswith(OWN_PREFIXES):
-            # A retry is the broker's own.
+            # Clients cannot recall a retry or a dead letter.
             return None
         return self.make(message, RowPlace(epoch, scheduled.first, log_offset))
 

@@ -209,7 +209,7 @@ class ParkedView(_RowsView):
 
     @property
     def end(self) -> int:
-        """The offset after the last durable one."""
+        """The offset after the last half message whose parking is durable."""
         return self._store.parkings.end_below(self._store.durable_end)
 
     def _seen(self, offset: int) -> Seen | None:
@@ -291,7 +291,7 @@ class OpView(_View):
     def _of(self, passed: Passed, ranges: _Ranges, offset: int) -> Iterator[tuple[int, bytes]]:
         first = passed.log_offset << OP_BITS
         count = sum(count for _, count in ranges)
-        # However many rows it decides, its messages must fit between two log offsets.
+        # However many rows a decision has, its messages must fit between two log offsets.
         size = max(OP_ROWS, -(-count >> OP_BITS))
         skipped = max(offset - first, 0)
         rows = islice(_rows(ranges), skipped * size, None)

@@ -125,7 +125,7 @@ class Topics:
         return topic
 
     def if_sent_to(self, name: str) -> Topic:
-        """Return a topic, or as what the first message would create it, of whatever type."""
+        """Return a topic; if there is none, the one that a first message of any type creates."""
         known = self.get(name)
         if known is not None:
             return known
