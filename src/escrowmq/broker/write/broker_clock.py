@@ -48,7 +48,7 @@ class BrokerClock:
         #: The writer's own ``on_durable``, saved while ``_watched`` replaces it; None otherwise.
         self._unwatched: OnDurable | None = None
         self._is_ours: dict[bytes, bool] = {}
-        #: The gap of the last event about the clock.
+        #: The gap that the last log event about the clock reported.
         self._told = ClockGap.NONE
 
     # Current time.
@@ -129,7 +129,10 @@ class BrokerClock:
                     break
 
     async def look(self) -> bool:
-        """Compare with the wall clock, and act on a difference; return whether there was one."""
+        """Compare store time with the wall clock, and record and apply a move that is due.
+
+        Return whether one was due.
+        """
         move = self.time.look(read(self._clock))
         if move is not None:
             assert self._writer is not None

@@ -46,7 +46,7 @@ class Following:
     def __init__(self, store: Store, follower: Follower, go_on: Callable[[], None]) -> None:
         self.follower = follower
         self._store = store
-        #: Called when the thread is free again.
+        #: Schedules the writer's next turn, in which it calls ``follow``.
         self._go_on = go_on
         self._loop = asyncio.get_running_loop()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="states")
@@ -78,7 +78,7 @@ class Following:
             raise Unavailable("state_store_behind", "the state store is too slow; try again")
 
     def _would_decide(self, command: Command) -> bool:
-        """Whether a command may change a transaction; about a decided one it only gets answers."""
+        """Whether a command may change a transaction; if that is decided, it cannot."""
         core = self._store.core
         if isinstance(command, HalfCommand):
             half = core.half(command.half_offset)
@@ -105,7 +105,7 @@ class Following:
         """Return the answer of the state store, which must have caught up.
 
         Raises:
-            EscrowError: It is away, refused, or not equal to the log yet.
+            EscrowError: The state store is away, refused, or has not caught up with the log.
         """
         follower = self.follower
         if follower.problem is not None:
@@ -120,7 +120,7 @@ class Following:
             raise Unavailable("state_store_away", "it went away during a scan") from error
 
     async def close(self) -> None:
-        """Let the work under way end, or end it; the store does the rest."""
+        """Wait for the work under way, or interrupt it; the store then closes the follower."""
         self._is_closing = True
         for timer in self._timers.values():
             timer.cancel()

@@ -78,7 +78,7 @@ class StoreTime:
         #: While the wall clock is behind: since which store time, and by how much.
         self._behind_since_ms = 0
         self._behind_ms = 0
-        #: The person who has confirmed that it is behind.
+        #: The person who has confirmed that store time is right and the wall clock is behind.
         self._known_by = ""
         self._deletion_from_boot_ms = reading.boot_ms
         self._witnesses: set[bytes] = set()
@@ -201,7 +201,7 @@ class StoreTime:
         self.offset_ms = now_ms - boot_ms + slew_ms
 
     def witness(self, host: bytes, born_at_ms: int, wall_ms: int) -> None:
-        """Take the clock of a client host into account; the caller must leave out this host."""
+        """Take a client host's clock into account; the caller must leave out the broker's host."""
         if self.gap is ClockGap.AHEAD and abs(born_at_ms - wall_ms) < WITNESS_MS:
             self._witnesses.add(host)
 

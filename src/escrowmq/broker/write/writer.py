@@ -90,7 +90,7 @@ class Writer:
         #: Called with each durable batch, before its commands are answered.
         self.on_durable: OnDurable = _ignore
         self.flush_times = FlushTimes()
-        #: Called with the queues that grew, after each batch.
+        #: Called with the numbers of the queues that grew, after a batch or a part of its dispatch.
         self.on_visible: Callable[[set[int]], None] = lambda _queues: None
 
     # For callers.
@@ -176,7 +176,7 @@ class Writer:
         try:
             return await done
         finally:
-            # As in ``submit``.
+            # Avoids a cycle, as in ``submit``.
             del done
 
     def _run_alone(self, work: Callable[[Store], T], done: asyncio.Future[T]) -> None:
@@ -184,7 +184,7 @@ class Writer:
             result = work(self._store)
         except BaseException as error:  # noqa: BLE001 - it is the caller's
             resolve(done, error)
-            # As in ``submit``.
+            # Avoids a cycle, as in ``submit``.
             del done
             if self._store.failure is not None:
                 self._fail(error)
