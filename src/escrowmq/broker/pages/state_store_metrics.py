@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def state_store_metrics(told: BrokerStatus) -> dict[Metric, Sequence[Sample]]:
-    """Return whether it follows the log, how far it is behind, and how often it differed."""
+    """Return whether the state store follows the log, its lag, and how often it differed."""
     is_following = int(told.state_store_state == "follows")
     return {
         table.STATES_FOLLOW: [((told.state_store,), is_following)],

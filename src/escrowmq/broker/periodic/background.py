@@ -24,7 +24,7 @@ class Failed(msgspec.Struct, frozen=True, kw_only=True):
     """Work that has failed at least once since the broker started."""
 
     work: str
-    #: In total, and since the last success (0 if the work succeeds again).
+    #: Failures in total, and since the last success (0 if the work succeeds again).
     failures: int
     failures_in_a_row: int
     last_error: str
