@@ -160,7 +160,7 @@ class Supervisor:
                 self._events.put(_Line(process, line.rstrip("\n")))
 
     def _await_end(self, process: subprocess.Popen[str]) -> None:
-        # Do not reap here: until then, the system cannot reuse the process id and the group id.
+        # Do not reap here: before it is reaped, the system cannot reuse the process and group ids.
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         self._events.put(_Ended(process))
 
