@@ -104,7 +104,7 @@ class Broker:
     groups: Groups
     identity: Identity
     vitals: Vitals
-    #: Secret of the ids that clients send back.
+    #: Secret with which the broker signs ids that clients send back, such as transaction ids.
     key: bytes = field(repr=False)
 
     def __post_init__(self) -> None:
@@ -157,7 +157,7 @@ class Broker:
         )
         self._cataloging = Cataloging(meta, groups, self.pulling, self.popping, reach, self.counts)
         calls = CallHandling(clock, self.answering)
-        #: Exist once the broker serves gRPC clients.
+        #: Parts for gRPC clients; None until ``serve_grpc`` makes them.
         self.grpc_pulling: GrpcPulling | None = None
         self.telemetry: GrpcTelemetry | None = None
         self._handlers: dict[int, Handler] = {}
@@ -360,7 +360,7 @@ class Broker:
     # Frames and batches.
 
     def handle(self, connection: ClientConnection, frame: RemotingFrame) -> None:
-        """Answer a frame, now or later."""
+        """Answer a client's request, now or later; pass a client's response on."""
         if frame.is_response:
             self.relaying.answered(connection, frame)
             return

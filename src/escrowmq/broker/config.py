@@ -24,7 +24,7 @@ class WriterConfig:
     messages_max: int = 4_096
     #: Bytes of new messages that may wait before more are refused as busy.
     bytes_max: int = 64 * 1024 * 1024
-    #: Commands in one batch, which share a flush; at most 32 if the broker does not flush.
+    #: Commands in one batch, which share a flush; at most 64 if the broker does not flush.
     batch_max: int = 1_024
 
     def __post_init__(self) -> None:

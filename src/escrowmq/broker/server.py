@@ -70,7 +70,7 @@ RETAIN_S = 10.0
 EXPIRE_S = 60.0
 #: Precision of the timeouts of stalled connections.
 STALLED_S = 1.0
-#: Short, because other programs may fill the disk, too.
+#: Pause between two looks at the disk; short, because other programs may fill it, too.
 SPACE_S = 0.2
 #: The longest delay before a wrong clock is noticed.
 CLOCK_S = 1.0
@@ -120,14 +120,14 @@ class Server:
             backup_command=backup_command,
             name=broker.name,
         )
-        #: None if the broker looks no ledger up: none is configured, or it leaves all checks.
+        #: None if the broker looks no ledger up: none is configured, or the broker never checks.
         self._look_ups: LookUpProcess | None = None
         if ledgers and policy.checked_by in ("auto", "broker"):
             self._look_ups = LookUpProcess(look_up_command, ledgers)
         self._connections: set[ClientConnection] = set()
-        #: Exists once the server stops; set when the last connection is closed.
+        #: None until ``stop`` closes the connections, and set when the last one has closed.
         self._all_gone: asyncio.Event | None = None
-        #: What connections share, and how often each limit was reached.
+        #: Limits that all connections share, and how often each of them was reached.
         self.limits = ConnectionLimits(broker)
         self._connections_max = broker.connections_max
         self._servers: list[asyncio.Server] = []
