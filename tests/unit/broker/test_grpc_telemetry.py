@@ -274,6 +274,15 @@ async def test_settings_that_come_again_replace_the_first(tmp_path: Path) -> Non
         assert sorted(server.broker.clients.producer_groups()) == ["more", "others"]
 
 
+async def test_settings_with_another_group_leave_the_first_one(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        peer = GrpcPeer.of(server)
+        stream = await peer.tell(subscribing("readers", "orders"))
+        await eventually(lambda: server.broker.clients.consumer_groups() == ["readers"])
+        await peer.tell(subscribing("writers", "orders"), stream)
+        await eventually(lambda: server.broker.clients.consumer_groups() == ["writers"])
+
+
 async def test_a_client_that_reconnects_keeps_its_place(tmp_path: Path) -> None:
     """The broker may see the new stream before the old one closes."""
     async with serving(tmp_path) as server:

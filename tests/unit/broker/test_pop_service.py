@@ -23,7 +23,7 @@ from escrowmq.broker.pop.receipts import (
 from escrowmq.broker.server import Server
 from escrowmq.broker.state import long_polls
 from escrowmq.model.catalog import Group
-from escrowmq.model.errors import RequestRefused
+from escrowmq.model.errors import RequestRefused, Unavailable
 from escrowmq.model.futures import resolve
 from escrowmq.protocol.message.filter import parse_filter
 from escrowmq.protocol.remoting.admin_headers import ResetOffsetHeader
@@ -124,6 +124,20 @@ async def test_a_reset_moves_a_group_that_pops(tmp_path: Path) -> None:
         assert answer.code == ResponseCode.SUCCESS
         again = await receive(server)
         assert [one.receipt.offset for one in again.messages] == [0, 1, 2]
+
+
+async def test_a_refused_reset_keeps_what_is_in_flight(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        peer = await shop(server, "a")
+        assert len((await receive(server)).messages) == 1
+        await peer.ask(SEND, sending("orders", queue_id=2), b"b")
+        # The first pop of another queue makes its position, so a reset must wait.
+        popping = asyncio.ensure_future(receive(server, queue_id=2))
+        await asyncio.sleep(0)
+        with pytest.raises(Unavailable, match="group_changing"):
+            server.broker.popping.places.reset("shop", "orders", {1: 0})
+        assert len((await popping).messages) == 1
+        assert (await receive(server)).messages == []
 
 
 async def test_a_pop_is_refused_while_too_many_messages_are_in_flight(

@@ -134,7 +134,8 @@ class GrpcTelemetry:
         for topic in facts.topics:
             if topic not in kept:
                 self.clients.leave(client_id, topic, "")
-        if facts.consuming is not None and (but is None or but.consuming is None):
+        kept_group = but.consuming.group if but is not None and but.consuming is not None else ""
+        if facts.consuming is not None and facts.consuming.group != kept_group:
             self.tell_changed(self.clients.leave(client_id, "", facts.consuming.group))
 
     def _gone(self, stream: TelemetryStream) -> None:

@@ -178,16 +178,18 @@ class PopPlaces:
 
     def reset(self, group: str, topic: str, offsets: dict[int, int]) -> None:
         """Move a group that pops to these offsets, by queue id."""
+        if (group, topic) in self._placing:
+            raise Unavailable("group_changing", "try again", consumer_group=group, topic=topic)
         places = []
         for queue_id, offset in offsets.items():
             number = self._store.core.names.number_of(topic, queue_id)
             if number is not None and self.is_popped(group, topic, queue_id):
-                self._flights.pop((group, number), None)
                 places.append(PopPlace(number, offset, is_reset=True))
-        if (group, topic) in self._placing:
-            raise Unavailable("group_changing", "try again", consumer_group=group, topic=topic)
         if places:
             self._place(PlacePops(group=group, places=tuple(places)), topic, lambda _: None)
+        # Only now, because a refused reset leaves messages in flight as they are.
+        for place in places:
+            self._flights.pop((group, place.queue), None)
 
     def durable(self, record: PopRecord, *, is_reset: bool) -> None:
         """Set the group's offset to the acknowledged prefix of a durable record."""
