@@ -169,8 +169,8 @@ DROPPED_TOTAL = _counter(
 )
 DECISIONS = _counter(
     "escrowmq_decisions_total",
-    "Transactions decided, by the producer itself, its answer to a check, a verdict of the "
-    "pipeline (settle), the batch of a Spark sink, or a person (hand)",
+    "Transactions decided, by the producer itself, its answer to a check, a round of the broker "
+    "or the pipeline (settle), the batch of a Spark sink, or a person (hand)",
     "source",
     "decision",
 )
