@@ -72,7 +72,7 @@ Given = TypeVar("Given")
 class ConfiguredValue:
     """One value and where it came from."""
 
-    #: ``section.key``
+    #: The setting, as ``section.key``.
     name: str
     #: Secrets are masked in ``Config.settings``.
     value: object

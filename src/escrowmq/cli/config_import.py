@@ -27,7 +27,7 @@ _BY_SMALL = {name.lower(): name for name in (*BY_THEIRS, *_EXACT)}
 
 
 class ImportOutcome(StrEnum):
-    """What became of a key."""
+    """Outcome of the import of one key."""
 
     MAPPED = "mapped"
     REFUSED = "refused"
@@ -131,7 +131,7 @@ def _row(
         outcome=outcome.value,
         setting=setting,
         setting_value=setting_value,
-        # The reference page has code in backquotes.
+        # Reasons mark code by backquotes for the reference page; this output has none.
         reason=reason.replace("`", ""),
     )
 

@@ -43,12 +43,12 @@ REMEDIES: dict[type[EscrowError], str] = {
     errors.ProtocolViolation: "check which program is at the other end",
 }
 
-#: The user declined at a prompt.
+#: Exit code: the user declined at a prompt.
 EXIT_DECLINED = 1
 EXIT_USAGE = 2
-#: The reader of the output has gone; the same code as for a process that SIGPIPE ended.
+#: Exit code: the reader of the output has gone, as for a process that SIGPIPE ended.
 EXIT_READER_GONE = 141
-#: The code that a shell reports for a program that Ctrl-C ended.
+#: Exit code that a shell reports for a program that Ctrl-C ended.
 EXIT_INTERRUPTED = 130
 #: The lowest and the highest Python version that we test on.
 PYTHONS = ((3, 11), (3, 13))
@@ -70,7 +70,7 @@ class LazyCommand(NamedTuple):
         return getattr(import_module(f"escrowmq.cli.{module}"), name)
 
 
-#: In the order of the help.
+#: All commands by name, in the order of the help.
 COMMANDS: Mapping[str, LazyCommand] = {
     "up": LazyCommand("run.up:up", "Run a broker and its pipeline until SIGTERM or Ctrl-C."),
     "serve": LazyCommand(

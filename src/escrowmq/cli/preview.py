@@ -7,7 +7,7 @@ import unicodedata
 import zlib
 
 BODY_WIDTH = 40
-"""The most terminal columns that a preview takes."""
+"""Default limit of a preview, in terminal columns."""
 
 PREVIEW_BYTES = 1_024
 """The most bytes that a preview of 60 columns needs; a body may have megabytes."""

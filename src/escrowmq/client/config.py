@@ -28,7 +28,7 @@ class ProducerConfig:
 
     #: How long the producer keeps trying a send, a hold or a decision.
     timeout_s: float = 10.0
-    #: Longest time from a transaction's first half message to the database's COMMIT.
+    #: How long after its first half message a transaction may commit; later, a check may fence it.
     max_duration_s: float = 60.0
     #: Age before the first back-check; None means the broker's policy.
     check_after_s: float | None = None
@@ -54,7 +54,7 @@ class ConsumerConfig:
 
     #: Maximum number of handlers that run at the same time.
     concurrency: int = 16
-    #: Each member of the group gets every message. Nothing is retried.
+    #: Whether each member of the group gets every message. Then nothing is retried.
     broadcast: bool = False
     #: Handle the messages of a queue one at a time; the next one starts when the last is done.
     ordered: bool = False
@@ -66,7 +66,7 @@ class ConsumerConfig:
     retries_max: int = 16
     #: Timeout of one handler call; a call that takes longer has failed.
     handler_timeout_s: float = 900.0
-    #: How long ``close`` waits for running handlers.
+    #: How long ``close``, and each queue that goes to another member, waits for running handlers.
     stop_s: float = 30.0
 
     def __post_init__(self) -> None:

@@ -18,11 +18,11 @@ SyncOrAsync: TypeAlias = Any
 """A result, or in async code an awaitable of it."""
 
 Calls: TypeAlias = Generator[Callable[[], Any], Any, T]
-"""Steps that are calls."""
+"""Steps that are functions without arguments: each is performed by a call."""
 
 
 def run(steps: Generator[StepT, Any, T], perform: Callable[[StepT], SyncOrAsync]) -> T:
-    """Run the steps."""
+    """Perform each step, send its result or error into the generator, and return its value."""
     try:
         step = next(steps)
         while True:
@@ -38,7 +38,7 @@ def run(steps: Generator[StepT, Any, T], perform: Callable[[StepT], SyncOrAsync]
 
 
 async def run_async(steps: Generator[StepT, Any, T], perform: Callable[[StepT], SyncOrAsync]) -> T:
-    """Run the steps, and await the results that are awaitable."""
+    """Do the same as ``run``, and await the results that are awaitable."""
     try:
         step = next(steps)
         while True:
@@ -73,7 +73,7 @@ DrivenT = TypeVar("DrivenT", bound=Driven)
 def driven(
     method: Callable[Concatenate[DrivenT, P], Generator[Any, Any, object]],
 ) -> Callable[Concatenate[DrivenT, P], SyncOrAsync]:
-    """Make a method of a generator of steps: a call runs the steps."""
+    """Turn a method that returns steps into one that runs them."""
 
     @wraps(method)
     def call(self: DrivenT, /, *values: P.args, **named: P.kwargs) -> SyncOrAsync:

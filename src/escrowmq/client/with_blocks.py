@@ -15,7 +15,7 @@ class WithBlock:
         """Do the work of the entry."""
 
     def _leave(self, error: BaseException | None) -> None:
-        """Do the work of the end; ``error`` left the block."""
+        """Do the work of the end; ``error`` is the exception that left the block, or None."""
 
     def __enter__(self) -> Self:
         self._enter()
@@ -37,7 +37,7 @@ class AsyncWithBlock:
         """Do the work of the entry."""
 
     async def _leave(self, error: BaseException | None) -> None:
-        """Do the work of the end; ``error`` left the block."""
+        """Do the work of the end; ``error`` is the exception that left the block, or None."""
 
     async def __aenter__(self) -> Self:
         await self._enter()

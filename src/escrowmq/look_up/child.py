@@ -14,7 +14,7 @@ import signal
 def main() -> None:
     """Answer requests until the input ends. Does not return."""
     # A terminal sends Ctrl-C to the broker and to this process. The broker stops in order and may
-    # still ask while it stops, so it alone ends this process. Before the imports, which take time.
+    # still ask while it stops, so it alone ends this process. Before the imports, which are slow.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     from escrowmq.look_up.serving import run
 

@@ -33,7 +33,7 @@ from escrowmq.protocol.look_up.messages import (
 )
 from escrowmq.protocol.message.limits import NAME_CHARS_MAX, SHOWN_CHARS_MAX
 
-#: Threads that ask ledgers at the same time.
+#: Maximum number of threads that ask ledgers, one for each ledger.
 THREADS_MAX = REQUESTS_MAX
 #: How long a thread may take to notice that its time is over, before it is abandoned.
 GRACE_S = 1.0
@@ -50,7 +50,7 @@ class _LookUpJob:
 
     request: LookUpRequest
     until_s: float
-    #: Whether it was answered while its thread still worked on it.
+    #: Whether the look-up was answered as overdue, before its thread was done with it.
     is_abandoned: bool = False
 
 
@@ -75,11 +75,11 @@ class LookUpDesk:
         #: Numbers of probes to answer; None is the first probe, which has no number.
         self._probes: queue.Queue[int | None] = queue.Queue(REQUESTS_MAX)
         self._probes.put(None)
-        #: Guards the two below.
+        #: Guards ``_lanes`` and ``_waiting``.
         self._lock = threading.Lock()
-        #: By ledger UUID.
+        #: By ledger UUID: the lanes whose threads run.
         self._lanes: dict[str, _Lane] = {}
-        #: By number.
+        #: By request number: the look-ups without an answer.
         self._waiting: dict[int, _LookUpJob] = {}
         threading.Thread(target=self._probe, name="escrowmq-probe", daemon=True).start()
 
@@ -98,7 +98,7 @@ class LookUpDesk:
             raise _too_many() from None
 
     def answer_overdue(self) -> float | None:
-        """Answer look-ups whose time is over; return the seconds until the next one's is."""
+        """Answer overdue look-ups; return the seconds until the next is overdue, or None."""
         now_s = time.monotonic()
         with self._lock:
             waiting = list(self._waiting.values())
@@ -185,7 +185,7 @@ class LookUpDesk:
                 found = inquiries.resolve(request.ledger_uuid, _rows(request), request.sight)
                 failure = inquiries.asked.get(request.ledger_uuid)
         except Exception as error:  # noqa: BLE001 -- one look-up must not end the others
-            # The text of an unexpected error may contain anything.
+            # Only the type: the text of an unexpected error may contain a password.
             log.warning("look_up_failed", extra={"cause": type(error).__name__})
             self._answer_all(one, FAILED, type(error).__name__)
             return
@@ -198,12 +198,12 @@ class LookUpDesk:
     # Answers.
 
     def _answer_all(self, one: _LookUpJob, reason: str, text: str = "") -> None:
-        """Answer that nothing is known."""
+        """Answer UNKNOWN for every transaction of a look-up, for this reason."""
         unknown = LedgerAnswer(LedgerOutcome.UNKNOWN, reason)
         self._answer(one, [unknown] * one.request.rows, reason, text)
 
     def _answer(self, one: _LookUpJob, found: list[LedgerAnswer], error: str, text: str) -> None:
-        """Answer, unless an abandoned thread comes too late."""
+        """Send the answer, unless the look-up has been answered as overdue."""
         number = one.request.number
         with self._lock:
             if self._waiting.pop(number, None) is None:

@@ -31,7 +31,7 @@ _resting: dict[str, tuple[float, LedgerFailure]] = {}
 class LedgerFailure(NamedTuple):
     """Why a ledger was not asked, or not completely."""
 
-    #: A stable code.
+    #: A stable code of the failure.
     reason: str
     #: The error text, without the secrets of the database URL.
     cause: str
@@ -67,7 +67,7 @@ class Inquiries:
 
     def __init__(self, ledgers: KnownLedgers, *, seconds_max: float) -> None:
         self._ledgers = ledgers
-        #: How long to wait for one ledger, over all requests.
+        #: Time limit of the inquiry at one ledger, over all requests to it.
         self._seconds_max = seconds_max
         self._inquiries: dict[str, Inquiry] = {}
         self._failures: dict[str, LedgerFailure] = {}

@@ -1,7 +1,7 @@
 """State of each configured ledger: last success, last error, whether it is reachable now.
 
-Probes and look-ups both write here. The pipeline reports it to its brokers after each round, and
-the look-up process reports it to its broker with each probe.
+Probes and look-ups both write here. The pipeline reports the states to its brokers after each
+round, and the look-up process reports them to its broker with each probe.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from escrowmq.protocol.message.limits import NAME_CHARS_MAX, SHOWN_CHARS_MAX
 from escrowmq.protocol.native.ledgers import REPORTED_MAX, LedgerReportRow
 
 LOOK_UP_COUNTS_S = 120.0
-"""How long a failed look-up outweighs probes: a pipeline's tasks may run on other machines."""
+"""How long a ledger is unreachable after a failed look-up, even if probes from here succeed."""
 
 
 @dataclass(slots=True)

@@ -29,7 +29,7 @@ log = event_log(__name__)
 
 #: How long a round waits for its databases, all in parallel.
 WAIT_S = 1.0
-#: How long one database may take. It is not asked again in the meantime.
+#: How long one database may take to answer, once connected. Rounds do not ask it again meanwhile.
 ANSWER_S = 5.0
 
 SLOW = "ledger_slow"
@@ -66,7 +66,7 @@ class KnownLedgers:
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """A database's answer: its ledger, or why it cannot be asked."""
+    """A database's answer: its ledger, if that is known, and why it cannot be asked, if so."""
 
     uuid: str = ""
     fault: str = ""
@@ -122,7 +122,7 @@ class _Database:
         self._thread: threading.Thread | None = None
 
     def ask(self) -> None:
-        """Ask in a thread, unless an earlier one still waits for an answer."""
+        """Ask in a thread, unless the thread of an earlier round still waits for an answer."""
         if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(
                 target=self._asking, name=f"escrowmq-ledger-{self._name}", daemon=True
@@ -144,7 +144,7 @@ class _Database:
             self._last = self._read()
         except Exception as error:  # noqa: BLE001 -- after any failure it cannot be asked
             fault = error.code if isinstance(error, EscrowError) else failure_of(error).value
-            # The UUID is remembered. Look-ups check it themselves each time.
+            # Keep the last known UUID: each look-up checks the UUID itself.
             self._last = ProbeResult(self._last.uuid, fault, scrubbed(str(error), self.url))
 
     def _read(self) -> ProbeResult:
@@ -173,8 +173,8 @@ class _Database:
             why = {"reason": found.fault, "cause": found.cause}
             log.warning("ledger_silent", extra={**facts, **why})
         elif before.uuid not in ("", found.uuid):
-            # Another database, or a recreated ledger. Transactions that name the old one have no
-            # ledger here.
+            # The URL leads to another database, or the ledger was created again. Transactions that
+            # name the old UUID have no ledger here.
             log.warning("ledger_exchanged", extra={**facts, "before": before.uuid})
         else:
             log.info("ledger_found", extra=facts)

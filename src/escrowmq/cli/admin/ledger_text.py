@@ -88,9 +88,9 @@ class LedgersTold:
 
 
 class LedgerReach(Enum):
-    """What the pipeline can do about the ledger that a transaction names."""
+    """Whether the pipeline, or the broker, reaches the ledger that a transaction names."""
 
-    #: No pipeline has reported lately.
+    #: Neither a pipeline nor the broker has reported its ledgers lately.
     UNREPORTED = auto()
     REACHED = auto()
     UNREACHED = auto()
@@ -112,7 +112,7 @@ def ask_ledgers(calls: NativeCalls) -> LedgersTold:
 
 
 def standing_of(uuid: str, told: LedgersTold) -> tuple[LedgerReach, list[LedgerRow]]:
-    """Return the standing of a ledger, and the configured ledgers that explain it."""
+    """Return whether a ledger is reached, and the configured ledgers that explain it."""
     if not told.is_reported:
         return LedgerReach.UNREPORTED, []
     mine = [row for row in told.reported if row.uuid == uuid]
@@ -126,7 +126,7 @@ def standing_of(uuid: str, told: LedgersTold) -> tuple[LedgerReach, list[LedgerR
 
 
 def ledger_shapes(uuid: str, told: LedgersTold) -> list[LedgerReportShape]:
-    """Return the JSON shapes of the configured ledgers that explain this ledger's standing."""
+    """Return the JSON shapes of the configured ledgers that ``standing_of`` returns."""
     return [LedgerReportShape.of(row) for row in standing_of(uuid, told)[1]] if uuid else []
 
 

@@ -65,7 +65,10 @@ POLL_S = 0.5
 
 SPAN_GROWS = 8
 SPAN_MAX = 2**37
-"""How far back the last messages of a system topic are sought: 32 MiB of the log for decisions."""
+"""Span of offsets at which the search for the last messages of a system topic ends.
+
+An offset in the topic of decisions is a log offset times 4,096, so this is 32 MiB of the log.
+"""
 
 
 @app.command()
@@ -222,7 +225,7 @@ def _last_of_view(
 ) -> tuple[list[MessageRow], dict[int, int]]:
     """Return the last messages of a system topic, and where to read on.
 
-    Its offsets have gaps, so it is read from further back until there are enough messages.
+    Offsets of a system topic have gaps, so reading starts further back until it finds enough.
     """
     span, rows = max(last, 1), []
     while last:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 LEDGERS_SHOWN = 10
 COMPARED = frozenset({"", "compared", "is_table", "behind"})
-"""Reports about the state store that the status need not mention."""
+"""Outcomes of the comparison with the state store that the status need not mention."""
 
 
 class ReportedLag(NamedTuple):

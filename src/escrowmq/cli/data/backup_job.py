@@ -95,7 +95,7 @@ def _back_up(address: str, target: Path) -> tuple[Manifest, Room]:
     from escrowmq.store.repair.backup import read_manifest
 
     with redirect_stdout(io.StringIO()):
-        # The restore check makes a second full copy.
+        # Two copies: the restore check makes a second one in the same directory.
         room = back_up_running(target, address, Output.JSON, copies=2)
     return read_manifest(OsDisk(target, read_only=True)), room
 

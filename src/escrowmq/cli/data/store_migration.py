@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from escrowmq.store.config import StoreConfig
     from escrowmq.transaction.policy import CheckPolicy
 
-#: New messages are not written, so no address is needed.
+#: A placeholder: the broker's address goes only into new messages; a migration writes none.
 _HOST = bytes(8)
 
 
@@ -34,7 +34,7 @@ class StateMigration:
         self._policy = policy
 
     def run(self) -> StateMigrationShape:
-        """Fill the state store, and compare it; show a progress bar on a terminal."""
+        """Fill the chosen state store and compare each record; show progress on a terminal."""
         by_table = replace(self._policy, state_store="table")
         store, _ = open_store(OsDisk(self._path), self._config, by_table, _HOST)
         try:

@@ -67,11 +67,11 @@ class RepairRun:
         yield from (f"Copied {copy.path} to {self._aside / copy.copy}" for copy in repaired.copies)
         for span in repaired.filled:
             yield f"Filled {span.count} bytes at log offset {span.first}"
-        # The next start compares the state store with the log anyway.
+        # Open with the state table: the next start compares the chosen state store with the log.
         by_table = replace(policy, state_store="table")
         store, found = open_store(self._disk, config, by_table, _HOST)
         yield f"Opened: {found.frames} frames replayed, {found.cut_bytes} torn bytes cut off"
-        # Use the store's own last time: with a wrong clock, everything could look old.
+        # Decide at the store's own last time: by a wrong clock, everything could look old.
         ended = end_lost(store, store.last_at_ms or SystemClock().now_ms())
         store.close()
         yield from map(_ended, ended)

@@ -16,7 +16,7 @@ from escrowmq.store.repair.report import (
 )
 
 SHOWN_MAX = 20
-"""The most lines of one kind; JSON has all of them."""
+"""The most lines of one kind in the text; JSON has all of them."""
 
 
 def as_table(report: StoreReport) -> str:

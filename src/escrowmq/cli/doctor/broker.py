@@ -46,7 +46,8 @@ ANSWER_MS_SLOW = 1_000
 OLD_MS = 3_600_000
 LAG_LARGE = 100_000
 FLUSH_MS_SLOW = 100
-#: The broker times back-checks by its own clock, so a larger difference is worth a warning.
+#: Largest difference between the broker's clock and ours that needs no warning. The broker times
+#: back-checks by its own clock.
 CLOCK_MS_WRONG = 5_000
 OPEN_FILES_MIN = 4_096
 

@@ -14,7 +14,7 @@ class Severity(StrEnum):
     OK = "ok"
     #: Nothing is wrong, but an optional part is absent or an action may help.
     INFORMATION = "information"
-    #: It works now, but may fail later or after an accident.
+    #: The checked part works now, but may fail later or after an accident.
     WARNING = "warning"
     PROBLEM = "problem"
 
@@ -25,7 +25,7 @@ class DoctorFinding(NamedTuple):
     level: Severity
     check: str
     found: str
-    #: Empty if there is nothing to do.
+    #: What to do; empty if there is nothing to do.
     advice: str = ""
 
 

@@ -64,7 +64,7 @@ def findings(name: str, url: str) -> Iterator[DoctorFinding]:
 def of_connection(
     check: str, connection: DatabaseConnection, now_ms: int
 ) -> Iterator[DoctorFinding]:
-    """Yield the checks of an open database, in one read-only transaction."""
+    """Yield the checks of an open database, in the read transaction that the caller began."""
     rows = connection.execute(connection.dialect.probe).rows
     if len(rows) != 1:
         yield problem(check, "its UUID is gone", "SqlLedger(…).create() makes a new one")

@@ -1,4 +1,4 @@
-"""Opens the ledgers in the config for commands that settle transactions or explain them."""
+"""Opens the ledgers in the config for commands that decide transactions by hand."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from escrowmq.protocol.native.headers import LifeLineAnswer
 
 TWICE = "ledger_twice"
-#: Transactions in these states can still be settled.
+#: Transactions in these states can still be decided.
 OPEN_STATES = ("prepared", "parked")
 
 
@@ -72,7 +72,7 @@ def missing_ledger(head: LifeLineAnswer, ledgers: list[GivenLedger]) -> str | No
 
 
 def refuse_missing_ledger(head: LifeLineAnswer, ledgers: list[GivenLedger]) -> None:
-    """Refuse to settle an undecided transaction whose ledger is not usable here.
+    """Refuse to decide an undecided transaction whose ledger is not usable here.
 
     Raises:
         RequestRefused: ``ledger_not_given``, with what is missing; nothing was decided.

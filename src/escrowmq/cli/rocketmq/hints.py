@@ -8,7 +8,7 @@ from escrowmq.cli.rocketmq.left_out import LEFT_OUT
 from escrowmq.cli.rocketmq.names import BY_THEIRS, SettingName
 
 _EXACT = {name: row for row in LEFT_OUT for name in row.names.split() if "*" not in name}
-#: RocketMQ's names without capitals: environment variables do not keep them.
+#: RocketMQ's names, by their forms in small letters: environment variables lose capitals.
 _BY_SMALL = {name.lower(): name for name in (*BY_THEIRS, *_EXACT)}
 _KEY_OF_LINE = re.compile(r"^[ \t]*(\w+)[ \t]*=", re.MULTILINE)
 

@@ -20,7 +20,7 @@ class LeftOut:
     instead: str = ""
 
     def matches(self, key: str) -> bool:
-        """Whether this is one of the settings."""
+        """Whether this key of RocketMQ is one of these settings."""
         return any(fnmatchcase(key, name) for name in self.names.split())
 
 

@@ -24,7 +24,7 @@ class SettingName:
     """A setting of RocketMQ, and ours that does the same."""
 
     theirs: str
-    #: ``section.key``
+    #: Our setting, as ``section.key``.
     ours: str
     value: ValueReader
     #: RocketMQ's default, as in a file; it depends on the version where a text says so.

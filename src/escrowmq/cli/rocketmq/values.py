@@ -14,7 +14,7 @@ from typing import Protocol
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 _PORT = re.compile(r".+:([0-9]{1,5})")
-#: Java reads such a value as false, or ignores it.
+#: Error for a value with blanks around it, which Java reads as false, or ignores.
 _BLANK = "remove the blanks around it: with them, RocketMQ does not read it as written"
 
 
@@ -36,7 +36,7 @@ class Text:
     rule: str = ""
 
     def convert(self, text: str) -> str:
-        """Return the text."""
+        """Return the text without the blanks around it."""
         if not (kept := text.strip()):
             raise ValueError("must not be empty")
         if not kept.isprintable():
@@ -63,7 +63,7 @@ class IpAddress:
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """An integer in another unit."""
+    """An integer, maybe in another unit than ours."""
 
     #: RocketMQ's unit, if it is another one than ours.
     unit: str = ""
@@ -101,14 +101,14 @@ class Switch:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One of several words."""
+    """One of several words, each with a word of ours."""
 
     #: Our word for each of RocketMQ's.
     words: Mapping[str, str]
 
     @property
     def rule(self) -> str:
-        """Which word is which."""
+        """Which of RocketMQ's words is which of ours."""
         return ", ".join(f"{theirs} is {ours}" for theirs, ours in self.words.items())
 
     def convert(self, text: str) -> str:

@@ -20,7 +20,7 @@ from escrowmq.pipeline.spark.version import require_pipeline_spark
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineOptions(ProcessOptions):
-    """Options of the command."""
+    """Options of ``escrowmq pipeline``."""
 
     master: MasterOption = None
     brokers: Annotated[

@@ -32,7 +32,7 @@ class ProcessOptions:
     output: LineOutputOption = LineOutput.TABLE
     file: FileOption = None
     set_: SetOption = None
-    #: Set by `escrowmq up` for its child processes.
+    #: Process id of the parent; `escrowmq up` passes it to its child processes.
     parent: Annotated[int | None, typer.Option(hidden=True)] = None
 
     @property

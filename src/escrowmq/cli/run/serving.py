@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from escrowmq.cli.config import Config
 
-#: Why nothing checks undecided transactions while no pipeline runs, by the setting.
+#: By ``transaction.checked_by``: why nothing checks transactions while no pipeline runs.
 _WAITS = {
     "pipeline": "transaction.checked_by leaves the checks to a pipeline",
     "off": "transaction.checked_by turns the checks off",

@@ -22,7 +22,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @classmethod
     def of(cls, source: object, **more: Any) -> Self:  # noqa: ANN401 - a value of any key
-        """Make one from the attributes of ``source`` that have a key's name, and from ``more``."""
+        """Make a shape from the attributes of ``source`` that its keys name, and from ``more``."""
         names = cls.__struct_fields__
         return cls(**{name: getattr(source, name) for name in names if name not in more}, **more)
 
@@ -36,7 +36,7 @@ class ErrorShape(Shape, frozen=True, kw_only=True):
     message: str
     #: The values that the message is about, by name.
     facts: dict[str, Any]
-    #: What to do.
+    #: What to do about the error.
     remedy: str
     #: The exit code of the process.
     exit_code: int
@@ -59,9 +59,9 @@ class TopicShape(Shape, frozen=True, kw_only=True):
     queues: int
     #: RocketMQ's permission bits: 4 for reading, 2 for writing.
     perm: int
-    #: Null if unknown.
+    #: When the topic was created; null if unknown.
     created_at_ms: int | None
-    #: Whether the broker made it for its own use.
+    #: Whether the broker made the topic for its own use.
     is_system: bool
 
 
@@ -80,7 +80,7 @@ class TopicQueueShape(Shape, frozen=True, kw_only=True):
 
 
 class TopicMadeShape(Shape, frozen=True, kw_only=True):
-    """A topic that was created or changed."""
+    """A topic that was created or changed, or would be in a dry run."""
 
     topic: str
     queues: int
@@ -90,11 +90,11 @@ class TopicMadeShape(Shape, frozen=True, kw_only=True):
 
 
 class TopicDeletedShape(Shape, frozen=True, kw_only=True):
-    """A topic that was deleted."""
+    """A topic that was deleted, or would be in a dry run."""
 
     topic: str
     queues: int
-    #: Messages that were visible in it.
+    #: Visible messages in its queues before the deletion.
     messages: int
     #: Undecided half messages, which can now only be rolled back; null in a dry run.
     undecided: int | None
@@ -116,7 +116,7 @@ class GroupShape(Shape, frozen=True, kw_only=True):
     lag: int | None
     #: Of those, messages in flight: delivered by pop, not acknowledged and not visible again.
     in_flight: int | None
-    #: When an operator paused it; null for a group that is not paused.
+    #: When an operator paused the group; null if it is not paused.
     paused_at_ms: int | None
 
 
@@ -126,12 +126,12 @@ class PauseShape(Shape, frozen=True, kw_only=True):
     at_ms: int
     #: The operator who paused it.
     by: str
-    #: Empty if the operator gave none.
+    #: The operator's reason; empty if none was given.
     reason: str
 
 
 class GroupPausedShape(Shape, frozen=True, kw_only=True):
-    """A consumer group that was paused or resumed."""
+    """A consumer group that was paused or resumed, or would be in a dry run."""
 
     group: str
     #: Whether it is paused now; in a dry run, whether it would be.
@@ -173,12 +173,12 @@ class GroupShownShape(Shape, frozen=True, kw_only=True):
     group: str
     queues: list[GroupQueueShape]
     online: list[MemberShape]
-    #: Null if it is not paused.
+    #: The pause; null if the group is not paused.
     pause: PauseShape | None
 
 
 class OffsetResetShape(Shape, frozen=True, kw_only=True):
-    """A consumer group whose offsets were reset."""
+    """A consumer group whose offsets were reset, or would be in a dry run."""
 
     group: str
     topic: str
@@ -195,17 +195,17 @@ class MessageShape(Shape, frozen=True, kw_only=True):
 
     topic: str
     queue_id: int
-    #: Null while it is not visible.
+    #: Offset in the queue; null while the message is not visible.
     queue_offset: int | None
-    #: Its offset in the broker's log.
+    #: Offset of the message in the broker's log.
     log_offset: int
-    #: The id that the broker gave it.
+    #: The id that the broker gave the message.
     message_id: str
-    #: The id that its sender gave it.
+    #: The id that the sender gave the message.
     unique_key: str
     keys: list[str]
     tags: str
-    #: Null if the body is not UTF-8.
+    #: The body as text; null if it is not UTF-8.
     body: str | None
     #: The body in base64 if it is not UTF-8, else null.
     body_base64: str | None
@@ -216,11 +216,11 @@ class MessageShape(Shape, frozen=True, kw_only=True):
     sys_flag: int
     born_at_ms: int
     stored_at_ms: int
-    #: Null while it is not visible.
+    #: When the message became visible; null while it is not visible.
     visible_at_ms: int | None
-    #: How often consumers returned it for a retry.
+    #: How often consumers returned the message for a retry.
     reconsume_times: int
-    #: Null if it was never a half message.
+    #: Id of its transaction; null if the message was never a half message.
     transaction_id: str | None
 
 
@@ -233,12 +233,12 @@ class MessageFoundShape(MessageShape, frozen=True, kw_only=True):
 
 
 class MessageSentShape(Shape, frozen=True, kw_only=True):
-    """A message that was sent."""
+    """A message that was sent, or would be in a dry run."""
 
     topic: str
-    #: Null in a dry run.
+    #: Queue that has the message; null in a dry run.
     queue_id: int | None
-    #: Null in a dry run.
+    #: Offset of the message in its queue; null in a dry run.
     queue_offset: int | None
     unique_key: str
     body_bytes: int
@@ -260,10 +260,10 @@ class DeadLetterShape(Shape, frozen=True, kw_only=True):
     """A message that a consumer group gave up."""
 
     message_id: str
-    #: The topic that it was first sent to.
+    #: The topic that the message was first sent to.
     topic: str
     given_up_at_ms: int
-    #: How often consumers returned it.
+    #: How often consumers returned the message.
     tries: int
     #: Whether `dlq redrive` has sent it again.
     was_sent_again: bool
@@ -273,14 +273,14 @@ class DeadLetterShape(Shape, frozen=True, kw_only=True):
 
 
 class RedrivenShape(Shape, frozen=True, kw_only=True):
-    """A dead letter, and whether it was sent again."""
+    """A dead letter, and whether it was sent again or would be in a dry run."""
 
     message_id: str
-    #: The topic that it is sent to.
+    #: The topic that the letter is sent to.
     topic: str
     #: `sent`, `sent_before`, `would_be_sent` in a dry run, or the code of a refusal.
     outcome: str
-    #: More about a refusal.
+    #: More about a refusal; else empty.
     detail: str
 
 
@@ -306,9 +306,9 @@ class ClockShape(Shape, frozen=True, kw_only=True):
 
 
 class ClockConfirmedShape(Shape, frozen=True, kw_only=True):
-    """A wall clock that an operator confirmed."""
+    """A wall clock that an operator confirmed, or that would be confirmed in a dry run."""
 
-    #: The wall clock that was confirmed, in milliseconds since 1970.
+    #: Time of the wall clock when it was read, in milliseconds since 1970.
     wall_ms: int
     #: Store time before, in milliseconds since 1970.
     from_ms: int
@@ -327,7 +327,7 @@ class FindingShape(Shape, frozen=True, kw_only=True):
     level: str
     #: Name of the check.
     check: str
-    #: What it found.
+    #: What the check found.
     found: str
     #: What to do; empty if there is nothing to do.
     advice: str

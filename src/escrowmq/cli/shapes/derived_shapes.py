@@ -1,6 +1,6 @@
 """Makes JSON shapes from another struct, with fields added or left out.
 
-``broker_shapes.py`` uses it for the answers of brokers.
+``status_shape.py``, ``audit_shape.py`` and ``store_shape.py`` use it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def derived(
     without: Collection[str] = (),
     renamed: Mapping[str, str] | None = None,
 ) -> type[Shape]:
-    """Make a shape with the fields of ``base``, all required, and the fields in ``more``."""
+    """Make a shape with the fields of ``base`` but ``without``, all required, and ``more``."""
     names = renamed or {}
     kept = [
         (names.get(field.name, field.name), field.type)

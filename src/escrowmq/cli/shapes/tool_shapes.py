@@ -24,13 +24,13 @@ class ImportedKeyShape(Shape, frozen=True, kw_only=True):
 
     line: int
     key: str
-    #: Null if the key is ignored or unknown, because its value may be a secret.
+    #: The key's value; null if the key is ignored or unknown: the value may be a secret.
     value: str | None
     #: `mapped`, `refused` (the value is not valid here), `ignored` or `unknown`.
     outcome: str
     #: Our setting as `section.key`; null if the key has none.
     setting: str | None
-    #: Null unless the outcome is `mapped`.
+    #: Value of our setting; null unless the outcome is `mapped`.
     setting_value: Value | None
     #: Why a key is not mapped; for a mapped key, what is different here, or empty.
     reason: str
@@ -40,7 +40,7 @@ class LedgerMigratedShape(Shape, frozen=True, kw_only=True):
     """A ledger that was migrated or created."""
 
     uuid: str
-    #: Null if the ledger was just created.
+    #: Version of the tables before; null if the ledger was just created.
     version_before: int | None
     version: int
 
@@ -90,7 +90,7 @@ class LakeTableShape(Shape, frozen=True, kw_only=True):
     #: A date such as 2026-11-16; null if the table has no rows.
     first_day: str | None
     last_day: str | None
-    #: Null if the table does not exist yet.
+    #: Delta's version of the table; null if the table does not exist yet.
     version: int | None
 
 
@@ -113,7 +113,7 @@ class LakeVacuumedShape(Shape, frozen=True, kw_only=True):
 
 
 class LakeReplayedShape(Shape, frozen=True, kw_only=True):
-    """Archived messages that were published again."""
+    """Archived messages that were published again, or would be in a dry run."""
 
     replay_id: str
     messages: int
@@ -128,12 +128,12 @@ class StateMigrationShape(Shape, frozen=True, kw_only=True):
     state_store: str
     #: Ranges of half offsets that were copied and compared; 0 for `table`.
     parts: int
-    #: Undecided transactions in them.
+    #: Number of undecided transactions in the store.
     undecided: int
 
 
 class RepairShape(Shape, frozen=True, kw_only=True):
-    """A repair of a store."""
+    """A repair of a store, done or planned in a dry run."""
 
     #: Whether a repair could do anything.
     is_needed: bool
@@ -148,11 +148,11 @@ class RepairShape(Shape, frozen=True, kw_only=True):
 
 
 class BackupShape(Shape, frozen=True, kw_only=True):
-    """A backup that was made or restored."""
+    """A backup that was made or restored, or would be in a dry run."""
 
     #: For `backup`, where the copy is; for `restore`, the new data directory.
     directory: str
-    #: Null in a dry run of `backup`.
+    #: When the backup was made; null in a dry run of `backup`.
     made_at_ms: int | None
     #: The release that made the backup.
     release: str
@@ -220,7 +220,7 @@ class ServeEventShape(Shape, frozen=True, kw_only=True):
     #: HOST:PORT of the HTTP pages; null if they are off.
     http: str | None
     pid: int
-    #: False: undecided transactions wait until a pipeline runs.
+    #: Whether `escrowmq up` started this broker, and so runs a pipeline for it.
     has_pipeline: bool
 
 
@@ -230,7 +230,7 @@ class ProcessEventShape(Shape, frozen=True, kw_only=True):
     at_ms: int
     #: `up`, `broker` or `pipeline`.
     process: str
-    #: The line that is printed without `-o json`.
+    #: The line that the command prints without `-o json`.
     text: str
     #: The values in the line, by name.
     facts: dict[str, int | str]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from escrowmq.protocol.native.rows import EventRow
 
 
-#: Rows in one request: the broker reads their ids from its log.
+#: Rows per request: only so many, because the broker reads the id of each from its log.
 PAGE_ROWS = 1_000
 
 

@@ -73,7 +73,7 @@ class ProgressLines:
 
 
 def decide_filtered(order: BulkOrder) -> None:
-    """Settle the transactions that the filter takes; exit with a code other than 0 if some fail."""
+    """Decide the transactions that the filter takes; exit with a code other than 0 if some fail."""
     from escrowmq.cli.lake.ledgers_given import open_ledgers, usable
 
     ledgers = open_ledgers(order.given.ledgers)
@@ -125,7 +125,7 @@ def foresee(
     status: StatusAnswer,
     order: BulkOrder,
 ) -> None:
-    """Predict the outcome of each transaction and note it there."""
+    """Predict the outcome of each chosen transaction, and note it in ``chosen``."""
     from escrowmq.client.producer.decide_by_hand import foresee_many, is_agreed
 
     rows = [one.row for one in chosen]
@@ -172,7 +172,7 @@ def _decide_all(
     progress = ProgressLines(len(chosen), order.given.output)
     by = whoami()
     for one in chosen:
-        # After Ctrl-C this stays: the broker may have decided the transaction.
+        # After Ctrl-C this outcome stays: the broker may have decided the transaction.
         one.outcome = UNKNOWN
         try:
             told = decide_by_hand(

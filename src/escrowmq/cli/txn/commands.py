@@ -245,7 +245,7 @@ def _listed(
 
 
 def _due_before(calls: NativeCalls, head: LifeLineAnswer, now_ms: int) -> int:
-    """Count the transactions of its group that have been due for longer, within one page."""
+    """Count the transactions of the same group that have been due longer, within one page."""
     if head.state != "prepared" or head.next_check_at_ms is None or head.next_check_at_ms > now_ms:
         return 0
     asked = ListTransactionsHeader(states="prepared", producer_group=head.producer_group)

@@ -67,7 +67,7 @@ class ByHandOptions:
 
 
 def decide_one(transaction: str, resolution: Resolution, given: ByHandOptions) -> None:
-    """Settle one transaction, or predict the result in a dry run, and print it."""
+    """Decide one transaction, or predict the result in a dry run, and print it."""
     from escrowmq.cli.lake.ledgers_given import open_ledgers, refuse_missing_ledger, usable
     from escrowmq.client.producer.decide_by_hand import decide_by_hand
 
@@ -116,7 +116,7 @@ def decide_one(transaction: str, resolution: Resolution, given: ByHandOptions) -
 def _outlook(
     head: LifeLineAnswer, resolution: Resolution, ledgers: dict[str, SqlLedger], *, force: bool
 ) -> tuple[bool, str]:
-    """Predict the result for a dry run: whether it would be done, in words; decide nothing."""
+    """Return, for a dry run, whether the decision would be made, and a text about it."""
     from escrowmq.client.producer.decide_by_hand import what_the_ledger_says
 
     name, word = head.transaction_id, resolution.value

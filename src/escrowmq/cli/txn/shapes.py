@@ -25,7 +25,7 @@ class TransactionShape(Shape, frozen=True, kw_only=True):
     producers: int
     #: UUID of its ledger; null or empty if it has none.
     ledger: str | None
-    #: Null if it was not requested.
+    #: The transaction's id; null if it was not requested.
     id: str | None
     #: Topic of the first message; the next four keys describe it, too. Null if the message is
     #: unknown or was not requested.
@@ -82,11 +82,11 @@ class TransactionHeadShape(Shape, frozen=True, kw_only=True):
     checks: int
     #: Number of its group's producers online.
     producers: int
-    #: Null if no check is planned.
+    #: When the next check is due; null if none is planned.
     next_check_at_ms: int | None
     #: When its first message became visible; null if it is not visible.
     visible_at_ms: int | None
-    #: Its first messages.
+    #: The first messages of the transaction.
     messages: list[HeldMessageShape]
     #: Number of messages that are not listed here.
     messages_left_out: int
@@ -101,27 +101,27 @@ class TransactionShownShape(TransactionHeadShape, frozen=True, kw_only=True):
 class TransactionExplainedShape(TransactionHeadShape, frozen=True, kw_only=True):
     """A transaction and the explanation of its state."""
 
-    #: The explanation.
+    #: Sentences that explain the state and what comes next.
     words: str
-    #: What pipelines reported about its ledger.
+    #: What pipelines or the broker reported about the ledger.
     ledger_reports: list[LedgerReportShape]
 
 
 class DecidedShape(Shape, frozen=True, kw_only=True):
-    """A transaction that was decided by hand."""
+    """A transaction that was decided by hand, or in a dry run would be or would be refused."""
 
     id: str
     #: `commit` or `rollback`.
     resolution: str
-    #: Its state now.
+    #: State of the transaction after the command.
     state: str
     #: Whether this decision is possible; false only in a dry run.
     is_allowed: bool
     #: Whether it was already decided this way; null in a dry run.
     is_repeated: bool | None = None
-    #: Null in a dry run.
+    #: Source of the decision; null in a dry run.
     decided_by: str | None = None
-    #: Null in a dry run.
+    #: When it was decided; null in a dry run.
     decided_at_ms: int | None = None
     #: Text about what was done, or what a run would do.
     words: str
@@ -142,18 +142,18 @@ class DecidedRowShape(Shape, frozen=True, kw_only=True):
     age_ms: int
     #: Topic of the first message that matches the filter; null if it is unknown.
     topic: str | None
-    #: Keys of the same message.
+    #: Keys of that message; null if it is unknown.
     keys: list[str] | None
-    #: `committed`, `rolled_back`, `refused`, `unknown` (the answer was lost) or `not_tried`. In a
-    #: dry run `would_commit`, `would_rollback`, `would_force_commit`, `would_force_rollback` or
-    #: `would_refuse`.
+    #: `committed`, `rolled_back`, `refused`, `not_tried`, or `unknown` (the command was interrupted
+    #: or the answer was lost, so the broker may have decided it). In a dry run `would_commit`,
+    #: `would_rollback`, `would_force_commit`, `would_force_rollback` or `would_refuse`.
     outcome: str
     #: The reason, or what its ledger says; may be empty.
     detail: str
 
 
 class DecidedManyShape(Shape, frozen=True, kw_only=True):
-    """Transactions that were decided by hand, selected by `--filter`."""
+    """Transactions that `--filter` selected, with the outcome of each."""
 
     #: `commit` or `rollback`.
     resolution: str
@@ -168,7 +168,7 @@ class DecidedManyShape(Shape, frozen=True, kw_only=True):
 
 
 class ResumedShape(Shape, frozen=True, kw_only=True):
-    """A parked transaction that was resumed."""
+    """A parked transaction that was resumed, or in a dry run would be or would be refused."""
 
     #: The id or number as given.
     transaction: str

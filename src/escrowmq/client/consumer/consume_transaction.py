@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from escrowmq.client.producer.core import ProducerCore
     from escrowmq.client.producer.producer import AsyncProducer, Producer
 
-#: The largest ``handler_timeout_s``: the handler's timeout limits the block, not this.
+#: Limit of a block: the largest ``handler_timeout_s``, so that only the handler's timeout counts.
 DURATION_MS_MAX = 7 * 86_400_000
 
 DatabaseT = TypeVar("DatabaseT")
@@ -71,7 +71,7 @@ class ConsumeTransaction(OrderedBlock[DatabaseT], WithBlock, AsyncWithBlock):
 
 
 class _Chain(SendingBlock[DatabaseT]):
-    """Shared part of blocks with a producer: they write two rows and register at the message."""
+    """Shared part of blocks with a producer: they write two rows, and the message lists them."""
 
     _is_consuming = True
 

@@ -61,7 +61,7 @@ class AsyncConsumer(Subscriptions, AsyncWithBlock):
     def _subscribe_late(self, wanted: Wanted) -> None:
         loop = self._loop
         if loop is not None and loop.is_running() and not _is_here(loop):
-            # A sync handler subscribes from its thread.
+            # A sync handler subscribes from its own thread: let the loop do it, and wait.
             asyncio.run_coroutine_threadsafe(self._add(wanted), loop).result()
         elif self._core is not None:
             self._core.add(*wanted)

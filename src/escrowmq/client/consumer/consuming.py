@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 SHARE_S = 20.0
 STORE_S = 5.0
 LOCK_S = 20.0
-#: Wait before an ordered message is handled again, or a failed give-back is sent again.
+#: Wait before an ordered message is handled again, and before a failed call or lock is repeated.
 TRY_AGAIN_S = 1.0
 
 
@@ -80,7 +80,7 @@ class GroupMember:
     # For callers.
 
     async def subscribe(self, topic: str, expression: str, handler: MessageHandler) -> None:
-        """Subscribe a handler to a topic, and wait until the brokers know."""
+        """Subscribe a handler to a topic; if already started, wait for the brokers' answers."""
         self.add(topic, expression, handler)
         await self.announce()
 
@@ -105,7 +105,7 @@ class GroupMember:
             self._wake.set()
 
     def announce_soon(self) -> None:
-        """Announce without waiting."""
+        """Start a task that announces the subscriptions, and do not wait for it."""
         announcing = self._loop.create_task(self.announce())
         self._tasks.add(announcing)
         announcing.add_done_callback(self._tasks.discard)
@@ -163,7 +163,7 @@ class GroupMember:
         )
 
     def _told_of_reset(self, _connection: BrokerConnection, frame: RemotingFrame) -> None:
-        """Drop the local offsets and read the new ones, which the broker has stored."""
+        """Have the topic's readers replaced: new ones start at the offsets that the broker has."""
         group, topic = self.calls.read_reset(frame)
         if group == self.group:
             self._reset.add(topic)
@@ -201,7 +201,7 @@ class GroupMember:
         return share(queues, sorted(members), self.member.client_id)
 
     async def _readable(self, topic: str) -> tuple[QueueAddress, ...]:
-        """Return the queues of a topic; a topic that does not exist has none."""
+        """Return the queues of a topic that may be read; a topic that does not exist has none."""
         exists = False
         found: tuple[QueueAddress, ...] = ()
         try:
@@ -246,7 +246,7 @@ class GroupMember:
         try:
             await self.calls.unlock([place])
         except EscrowError as error:
-            # The lock expires by itself.
+            # The broker ends a lock that is not renewed.
             self._log.call_failed("not_unlocked", error, place)
 
     async def _store_for_ever(self) -> None:
@@ -283,7 +283,7 @@ class GroupMember:
     async def _deliver(self, reader: QueueReader, message: Received) -> None:
         """Handle a message; return when the next message of the queue may be taken."""
         if self.config.ordered:
-            # Shielded, because a queue that is released waits for the message in its handler.
+            # Shielded: a release of the queue cancels this task, but waits for the handler.
             await asyncio.shield(reader.begin(self._handle_in_order(reader, message)))
             return
         await self._handlers.admit()
@@ -300,7 +300,7 @@ class GroupMember:
         reader.finish(message)
 
     async def _run(self, message: Received) -> Handled:
-        """Run the handler in a slot that was already admitted."""
+        """Run the handler in the slot that ``admit`` has reserved."""
         _, handler = self._handler_of(message.topic)
         if handler is None:
             self.unhandled.add(message.queue_topic)
@@ -341,7 +341,7 @@ class GroupMember:
 
 
 def _unwanted(_message: Received) -> None:
-    """Leave a retry whose topic has no handler here; it stays until one subscribes."""
+    """Leave a retried message whose topic has no handler here, until a handler subscribes."""
     raise Left
 
 

@@ -45,8 +45,8 @@ _START_CODES = {
     Start.TIME: RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
 }
 _GIVE_UP = -1
-#: RocketMQ's default levels. A broker with other levels waits as long as those say; brokers do not
-#: report them.
+#: RocketMQ's default levels. A broker with other levels waits as its own say, and does not report
+#: them.
 _LEVELS = DelayLevels.parse(DELAY_LEVELS)
 
 
@@ -155,7 +155,7 @@ class GroupCalls:
         return locked
 
     async def unlock(self, places: Iterable[QueueAddress]) -> None:
-        """Release the locks."""
+        """Release the locks of these queues."""
         for address, there in _by_address(places).items():
             await self._locking(address, there, RequestCode.UNLOCK_BATCH_MQ)
 
@@ -179,7 +179,7 @@ def _by_address(places: Iterable[QueueAddress]) -> dict[str, list[QueueAddress]]
 
 
 def _level(after_ms: int) -> int:
-    """Return the shortest of RocketMQ's delay levels that is long enough; 0: the broker chooses."""
+    """Return the shortest delay level that is long enough; 0 lets the broker choose the wait."""
     if after_ms <= 0:
         return 0
     for level, wait_ms in enumerate(_LEVELS.waits_ms, start=1):

@@ -1,7 +1,8 @@
 """Reader of one queue: it pulls messages and delivers them; they finish in any order.
 
-At most one pull of messages waits here. The stored offset of the group is that of the first
-unfinished message, so after a crash the unfinished messages are delivered again and none is lost.
+At most the messages of one pull wait here for delivery. The stored offset of the group is that of
+the first unfinished message, so after a crash the unfinished messages are delivered again and none
+is lost.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ PULLED_MAX = 32
 WAIT_MS = 15_000
 ANSWER_S = 30.0
 RETRY_S = 1.0
-#: Maximum number of unfinished messages of one queue.
+#: Number of unfinished messages of one queue at which the reader stops pulling.
 OPEN_MAX = 1_000
 
 _MAY_WAIT = 0x2
@@ -65,7 +66,7 @@ class QueueReader:
         self._task: asyncio.Task[None] | None = None
         #: Tasks of the messages in handlers.
         self._handling: set[asyncio.Task[None]] = set()
-        #: The group's offset was reset, so this reader must not store its own.
+        #: Whether the group's offset was reset: then this reader must not store its own.
         self.is_discarded = False
 
     def start(self, offset: int, deliver: Deliver) -> None:

@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     from escrowmq.protocol.native.rows import MessageRow
 
 PRODUCER_GROUP = "escrowmq-redrive"
-#: No producer answers back-checks here: the same command, or an operator, decides a transaction
-#: that stays undecided.
+#: The time to decide that a hold request states. No producer of this group answers back-checks:
+#: the same command, run again, or an operator decides a transaction that stays undecided.
 ALLOWED_MS = 60_000
-#: Limits of one request.
+#: Maximum number of letters, and of their bytes, in one request.
 LETTERS_MAX = 64
 BYTES_MAX = 8 * 1024 * 1024
 
@@ -53,16 +53,16 @@ _UNKNOWN = ("transaction_unknown", "no_such_half_message")
 _COMMITTED = "committed"
 SENT = frozenset({"sent", "sent before"})
 """Outcomes of letters that were not refused."""
-#: Properties that applied only to the first delivery.
+#: Properties of the first sending that the new message must not repeat.
 _DROPPED = (*DELAYS, PGROUP, TRAN_MSG, TRANSACTION_ID)
 
 
 class RedriveTarget(StrEnum):
     """The consumers that get a letter again."""
 
-    #: Only the consumer group that gave it up, through its retry topic.
+    #: Only the consumer group that gave the letter up, through its retry topic.
     GROUP = "group"
-    #: Every group of the topic it was first sent to.
+    #: Every group of the topic that the letter was first sent to.
     TOPIC = "topic"
 
 

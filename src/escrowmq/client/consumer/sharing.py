@@ -24,12 +24,12 @@ def share(queues: Sequence[T], client_ids: Sequence[str], me: str) -> list[T]:
 
 
 class QueueProgress:
-    """The offsets of one queue that were taken, and which of them are done."""
+    """Offsets of one queue whose messages went to handlers, and which of them are done."""
 
     def __init__(self, offset: int) -> None:
         #: The offset to read next.
         self.next_offset = offset
-        #: Offsets taken and not done, in order.
+        #: Offsets of messages that went to handlers and are not done, in order.
         self._open: dict[int, None] = {}
 
     def take(self, offset: int) -> None:

@@ -91,7 +91,7 @@ class Subscriptions(ABC):
 
     @abstractmethod
     def _subscribe_late(self, wanted: Wanted) -> None:
-        """Subscribe a consumer that has already started."""
+        """Add a subscription to a consumer that has started; do nothing before its start."""
 
     @overload
     def transaction(
@@ -152,6 +152,6 @@ class Subscriptions(ABC):
 
 def warn_of_stop(consumer: str) -> None:
     """Warn the caller of ``stop`` that it is now called ``close``, as in producers."""
-    # The caller is two frames above this one.
+    # Warn at the call of ``stop``, which is two frames above this one.
     message = f"{consumer}.stop is now called close, as for a producer"
     warnings.warn(message, DeprecationWarning, stacklevel=3)

@@ -26,7 +26,7 @@ P = ParamSpec("P")
 def _bridged(
     method: Callable[Concatenate[SqlAlchemyTransaction, P], T],
 ) -> Callable[Concatenate[AsyncSqlAlchemyTransaction, P], Coroutine[Any, Any, T]]:
-    """Return the async form of a sync adapter's method: it runs in SQLAlchemy's bridge."""
+    """Return the async form of a sync adapter's method: SQLAlchemy's greenlet runs that method."""
 
     def call(
         self: AsyncSqlAlchemyTransaction, /, *values: P.args, **named: P.kwargs
@@ -55,7 +55,7 @@ class AsyncSqlAlchemyTransaction:
 
     @property
     def is_commit_owned_by_caller(self) -> bool:
-        """Whether the caller's own block commits; known after ``begin``."""
+        """Whether the caller issues the COMMIT, not our block; known after ``begin``."""
         return self.inner.is_commit_owned_by_caller
 
     begin = _bridged(SqlAlchemyTransaction.begin)
@@ -68,11 +68,11 @@ class AsyncSqlAlchemyTransaction:
     release = _bridged(SqlAlchemyTransaction.release)
 
     def on_before_commit(self, callback: Callable[[], Awaitable[None]]) -> None:
-        """Await the callback when the caller is about to commit."""
+        """Register the callback to await just before the caller's COMMIT."""
         self.inner.on_before_commit(lambda: await_only(callback()))
 
     def on_ended(self, callback: Callable[[TransactionEnding], Awaitable[None]]) -> None:
-        """Await the callback once when the transaction has ended."""
+        """Register a callback for the end of a transaction that the caller commits."""
         self.inner.on_ended(lambda ending: await_only(callback(ending)))
 
 

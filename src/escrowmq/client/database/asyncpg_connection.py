@@ -43,13 +43,13 @@ class AsyncpgConnection(DriverAdapter):
 
     @property
     def is_in_callers_block(self) -> bool:
-        """Whether an "async with connection.transaction()" is around us."""
-        # asyncpg has no public attribute for it. A BEGIN sent as a statement does not set this one.
+        """Whether the caller began the transaction by ``connection.transaction()``."""
+        # asyncpg has no public attribute for that. A BEGIN statement leaves _top_xact unset.
         return not self._has_begun and self.connection._top_xact is not None  # noqa: SLF001
 
     @driven
     def execute(self, sql: str, parameters: Sequence[str] = ()) -> Calls[Result]:
-        """Run one statement, in a transaction."""
+        """Run one statement; begin a transaction first if none is open."""
         yield from self._begin()
         import asyncpg  # type: ignore[import-untyped]  # it brings no types
 
@@ -67,8 +67,8 @@ class AsyncpgConnection(DriverAdapter):
         if self.is_in_transaction:
             return
         if self._has_begun:
-            # The caller's code ended our transaction. Other drivers begin a new one here, too; the
-            # block detects that by its mark.
+            # The caller's code ended our transaction. Begin another, as other drivers do; the block
+            # detects that its mark is gone.
             yield partial(self.connection.execute, "BEGIN")
             return
         yield self.connection.transaction().start
@@ -95,7 +95,7 @@ class AsyncpgConnection(DriverAdapter):
         self._forget()
 
     async def roll_back_begun(self) -> None:
-        """Roll back a transaction that the connection began; leave one that the user began open."""
+        """Roll back a transaction that this adapter began; leave the user's own open."""
         if self._has_begun:
             await self.rollback()
 
@@ -112,7 +112,7 @@ class AsyncpgConnection(DriverAdapter):
         """Tell asyncpg that its transaction is over: it does not notice a COMMIT statement."""
         if self._has_begun:
             self._has_begun = False
-            # A pool lends a proxy around the connection.
+            # A pool lends a proxy: ``_con`` is the connection inside.
             getattr(self.connection, "_con", self.connection)._top_xact = None  # noqa: SLF001
 
 
@@ -136,7 +136,7 @@ def opened_connection(url: str, connect_timeout_s: float) -> Iterator[WaitedAsyn
     try:
         yield connection
     finally:
-        # A broken connection is closed already.
+        # Errors do not matter: a broken connection is closed already.
         with suppress(Exception):
             connection.close()
 

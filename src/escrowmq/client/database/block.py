@@ -22,8 +22,8 @@ from escrowmq.client.database.ledger_sql import POSTGRESQL
 from escrowmq.client.trampoline import SyncOrAsync
 from escrowmq.model.errors import EscrowError, OutcomeUnknown, RequestRefused
 
-#: Maximum duration of a block. A slower one may not write its row: the fence against it may have
-#: been deleted by then.
+#: Maximum duration of a block. A slower one may not write its row: the fence that would stop it
+#: is kept for a limited time.
 MAX_DURATION_MS = 3_600_000
 
 T = TypeVar("T")
@@ -65,7 +65,7 @@ class BlockStage(Enum):
 
 
 class BlockTerms(NamedTuple):
-    """The connection of a block, and its limit."""
+    """Facts about a block's connection, and the block's maximum duration."""
 
     facts: ConnectionFacts
     #: Whether the block learns of each COMMIT on the connection.
@@ -92,14 +92,14 @@ class DatabaseBlock(ABC):
     ) -> None:
         self.stage = BlockStage.NEW
         self._facts = terms.facts
-        #: The names that errors carry.
+        #: Facts that the block's errors carry, such as the transaction's id.
         self._names = names
-        # Without hooks, only a mark in the transaction proves that it is still the same one.
+        # Without hooks, only a mark shows that the caller has not begun another transaction.
         self._is_marked = not terms.has_hooks or terms.facts.dialect is POSTGRESQL
         self._max_duration_ms = terms.max_duration_ms
         self._monotonic_s = monotonic_s
         self._is_any_marked = False
-        #: Numbers of the messages whose marks were found by the last look.
+        #: Numbers of the messages whose savepoints had not been rolled back at the last look.
         self.surviving: frozenset[int] = frozenset()
         self._began_at_s = 0.0
         self._began_at_ms = 0
@@ -115,7 +115,7 @@ class DatabaseBlock(ABC):
         }
 
     def begin(self, now_ms: int) -> Steps[None]:
-        """Refuse early what could not commit safely at the end."""
+        """Open the block; refuse early what could not commit safely at the end."""
         self._check_names()
         self._began_at_s = self._monotonic_s()
         self._began_at_ms = now_ms
@@ -136,7 +136,7 @@ class DatabaseBlock(ABC):
 
     @abstractmethod
     def _open(self) -> Steps[None]:
-        """Check that the row can be written, and mark the transaction."""
+        """Check that the row can be written, or insert it unfinished, and mark the transaction."""
 
     @abstractmethod
     def _write(self, now_ms: int) -> Steps[None]:
@@ -174,11 +174,11 @@ class DatabaseBlock(ABC):
             raise
 
     def note_marked(self) -> None:
-        """Remember that marks exist."""
+        """Remember that messages have marks, so that the end of the block reads them."""
         self._is_any_marked = True
 
     def check_open(self) -> None:
-        """Refuse if the transaction has ended."""
+        """Refuse unless the block has begun and has neither written its row nor ended."""
         if self.stage is not BlockStage.OPEN:
             raise ended_inside()
 
@@ -199,7 +199,7 @@ class DatabaseBlock(ABC):
         return savepoint_marks.numbers_in(dialect, found)
 
     def _forget_marks(self) -> Steps[None]:
-        """Delete the marks; refuse if one has disappeared since the messages were held."""
+        """Delete the marks; refuse if they have changed since the messages were held."""
         if not self._is_any_marked:
             return
         found = yield from self._read_marks()
@@ -220,7 +220,8 @@ class DatabaseBlock(ABC):
 
     def _check_may_insert(self, now_ms: int) -> None:
         self.check_open()
-        # Either clock may stop while a machine sleeps; use the one that advanced more.
+        # The monotonic clock may stop while the machine sleeps, and the wall clock may be set back:
+        # use the one that advanced more.
         monotonic_ms = (self._monotonic_s() - self._began_at_s) * 1_000
         if max(monotonic_ms, now_ms - self._began_at_ms) > self._max_duration_ms:
             raise RequestRefused(
@@ -230,9 +231,9 @@ class DatabaseBlock(ABC):
             )
 
     def commit(self) -> Steps[None]:
-        """Issue COMMIT, or raise OutcomeUnknown if it is interrupted: a back-check finds out.
+        """Issue COMMIT; raise OutcomeUnknown if it fails or is interrupted: a back-check finds out.
 
-        The driver's own error is raised only if certainly nothing was committed.
+        The driver's own error is raised if nothing was committed, or if no message depends on it.
         """
         if self.stage is BlockStage.RELEASED:
             # No message depends on this commit, so its errors are the user's own.
@@ -247,12 +248,13 @@ class DatabaseBlock(ABC):
             self._check_still_open()
             yield Act.COMMIT
         except CommitRefused as refused:
-            # The database has rolled back already; this tells a session, whose objects must expire.
+            # The database has rolled back already; this makes a session expire its objects.
             self.stage = BlockStage.ROLLED_BACK
             yield from self._roll_back()
             raise refused.error from None
         except BaseException as error:
-            # SQLite keeps a transaction open after a failed COMMIT; a later COMMIT could succeed.
+            # SQLite keeps a transaction open after a failed COMMIT. Close the connection, so that
+            # no later COMMIT can succeed.
             yield from self._make_useless()
             self.stage = BlockStage.UNKNOWN
             raise OutcomeUnknown(
@@ -287,7 +289,7 @@ class DatabaseBlock(ABC):
         yield from self._make_useless()
 
     def _make_useless(self) -> Steps[None]:
-        # A connection that is already broken cannot commit either.
+        # A connection that fails to close is broken, and cannot commit either.
         with suppress(Exception):
             yield Act.CLOSE
 
@@ -301,7 +303,7 @@ class DatabaseBlock(ABC):
 def undone(
     steps: Steps[None], undo: Callable[[], Steps[None]], named: Callable[[Exception], EscrowError]
 ) -> Steps[None]:
-    """Run steps; after any error, also Ctrl-C, undo them, and raise a driver's error as ours."""
+    """Run steps; after any error, also Ctrl-C, undo them. Raise a driver's error as EscrowError."""
     try:
         yield from steps
     except BaseException as error:

@@ -52,7 +52,7 @@ class ConnectionFacts(Protocol):
 
     @property
     def is_in_callers_block(self) -> bool:
-        """Whether the caller is in a driver's own block, which will commit and has no hook."""
+        """Whether the caller is in the driver's own block, which commits without calling us."""
 
 
 class DatabaseConnection(ConnectionFacts, Protocol):
@@ -256,7 +256,7 @@ def is_a(package: str, name: str, thing: object) -> bool:
 
 
 def cut(connection: Any) -> None:  # noqa: ANN401 -- a connection of any driver
-    """Interrupt the call that another thread has on a driver's connection, if it is known."""
+    """Interrupt the call that another thread is in; do nothing for an unknown driver."""
     if is_a("sqlite3", "Connection", connection):
         connection.interrupt()
     # close() and a cancel query would both wait for the running call, so shut the socket down.

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 LOCK_WAIT_MS = 100
 CONNECT_TIMEOUT_S = 5
-#: Maximum duration of one statement of ours, after it has its locks.
+#: Maximum duration of one statement of ours, besides its wait for locks.
 STATEMENT_MS_MAX = 10_000
 
 Opener = Callable[[], AbstractContextManager[DatabaseConnection]]
@@ -177,7 +177,7 @@ def _adapted(connection: Any) -> DatabaseConnection:  # noqa: ANN401 -- the user
 
 
 def _prepared(connection: sqlalchemy.Connection) -> DatabaseConnection:
-    """Adapt a connection from a pool that has the user's settings."""
+    """Adapt a connection of the user's engine, which may have other settings than ours."""
     dialect = dialect_of(connection.dialect.name)
     if dialect is not SQLITE:
         # This also overrides an engine's AUTOCOMMIT; the pool resets it.
@@ -228,14 +228,14 @@ def cutting(connection: DatabaseConnection, until_s: float) -> Iterator[None]:
 def reading(
     connection: DatabaseConnection, lock_wait_ms: int = LOCK_WAIT_MS
 ) -> AbstractContextManager[None]:
-    """Run one short read-only transaction of ours."""
+    """Run the ``with`` block as one short transaction of ours that only reads."""
     return _transaction(connection, connection.dialect.begin_read, lock_wait_ms)
 
 
 def writing(
     connection: DatabaseConnection, lock_wait_ms: int = LOCK_WAIT_MS
 ) -> AbstractContextManager[None]:
-    """Run one short transaction of ours; commit at the end, roll back on any error."""
+    """Run the ``with`` block as one transaction of ours; commit, or roll back on any error."""
     return _transaction(connection, connection.dialect.begin_write, lock_wait_ms)
 
 

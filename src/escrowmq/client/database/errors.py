@@ -86,7 +86,7 @@ def _sqlite_failure(error: BaseException) -> Failure | None:
     # SQLite has eight READONLY codes.
     if name.startswith("SQLITE_READONLY"):
         return Failure.READ_ONLY
-    # SQLite has one code for everything that can be wrong with a statement.
+    # SQLite has one code for everything that can be wrong with a statement, so compare the text.
     if str(error).startswith("no such table"):
         return Failure.NO_TABLE
     return _BY_SQLITE_NAME.get(name)
@@ -121,7 +121,7 @@ def aborted() -> RequestRefused:
 
 
 def _is_lost(error: BaseException, state: object) -> bool:
-    """Whether the connection is lost; an error with any other SQLSTATE came over a live one."""
+    """Whether the connection is lost. An SQLSTATE outside class 08 came over a live one."""
     if isinstance(state, str):
         return state.startswith("08")  # connection_exception
     kind = type(error)

@@ -1,7 +1,7 @@
 """The ledger's tables and statements for each kind of database. Text only: nothing runs here.
 
 Statements have ``?`` for each parameter, and every parameter is text, because drivers disagree
-about the width of numbers but not about text. An adapter writes its driver's mark for it.
+about the width of numbers but not about text. An adapter puts its driver's placeholder there.
 Thousands of names are passed as one text, which the database splits: one parameter per name would
 cost the driver more than the lookup costs the database.
 """
@@ -118,30 +118,30 @@ class Dialect:
     """The SQL of one kind of database."""
 
     name: str
-    #: The first statement of a read-only transaction of ours.
+    #: The first statement of a transaction of ours that only reads.
     begin_read: str
     #: The first statement of a transaction of ours that writes.
     begin_write: str
     #: Sets the lock timeout of a transaction of ours and, where the database supports it, the
     #: statement timeout: ``{lock_ms}`` and ``{statement_ms}``.
     limits: str
-    #: ledger_uuid, read_only, standby: identifies the ledger, and tells whether it is writable.
+    #: Returns ledger_uuid, read_only and standby: which ledger this is, and whether it is writable.
     probe: str
     #: Packs many names into one parameter.
     pack: Callable[[Iterable[str]], str]
     #: Reads the rows of packed transactions.
     read: str
-    #: The same, but locks the rows until our transaction ends.
+    #: The same; no other transaction can change the rows until ours ends.
     read_locked: str
     #: Packs many transactions with their groups into parameters.
     pack_pairs: Callable[[Mapping[str, str]], list[str]]
     #: Inserts fence rows for packed pairs, with the database's time; existing rows stay.
     fence: str
-    #: Whether that statement returns the rows that it inserted.
+    #: Whether ``fence`` returns the rows that it inserted.
     is_fence_returned: bool
-    #: Deletes rows among packed transactions; the first parameter is their outcome.
+    #: Deletes the rows of packed transactions that have one outcome, the first parameter.
     delete: str
-    #: Runs before a fence, so that a crash cannot lose it.
+    #: Runs before a fence, so that a crash after COMMIT cannot lose the fence.
     make_durable: tuple[str, ...]
     #: Runs before the tables are created, so that two creations do not collide.
     exclude: tuple[str, ...]
@@ -169,7 +169,7 @@ _KEEP_ROW = " ON CONFLICT (transaction_id) DO NOTHING"
 _DELETE = "DELETE FROM escrowmq_ledger WHERE outcome = ? AND transaction_id "
 
 _SQLITE_PACKED = "IN (SELECT value FROM json_each(?))"
-# A name is printable, so it contains no newline.
+# Newlines separate packed names: a name is printable, so it contains none.
 _PG_LINES = "string_to_array(CAST(? AS text), chr(10))"
 _PG_PACKED = f"= ANY({_PG_LINES})"
 
@@ -220,7 +220,7 @@ POSTGRESQL = Dialect(
     read=_READ + _PG_PACKED,
     read_locked=_READ + _PG_PACKED + " FOR SHARE",
     pack_pairs=lambda pairs: [_in_lines(pairs), _in_lines(pairs.values())],
-    # Inserts in parameter order, so that two fences of the same transactions wait in turn.
+    # Inserts in parameter order, so that two fences of the same rows wait instead of deadlocking.
     fence=_FENCE.format(now_ms=_PG_NOW_MS)
     + f"unnest({_PG_LINES}, {_PG_LINES}) AS asked (key, value)"
     + _KEEP_ROW
@@ -228,14 +228,14 @@ POSTGRESQL = Dialect(
     # Locking the rows that we have just inserted would write each of them again.
     is_fence_returned=True,
     delete=_DELETE + _PG_PACKED,
-    # "off" could lose a fence in a crash after it was acted on; any other setting is safe.
+    # With the setting off, a crash could lose a fence that was acted on. Other values are safe.
     make_durable=(
         (
             "SELECT set_config('synchronous_commit', 'on', true)"
             " WHERE current_setting('synchronous_commit') = 'off'"
         ),
     ),
-    # "CREATE TABLE IF NOT EXISTS" fails when two run at once. No other program uses this number.
+    # "CREATE TABLE IF NOT EXISTS" can fail when two run at once. The number only names our lock.
     exclude=("SELECT pg_advisory_xact_lock(7307199748510379341)",),
     has_rows_table="SELECT 1 WHERE to_regclass('escrowmq_ledger') IS NOT NULL",
     has_version_table="SELECT 1 WHERE to_regclass('escrowmq_ledger_version') IS NOT NULL",
@@ -288,7 +288,7 @@ def _not_for_block(database: object, why: str) -> RequestRefused:
 # Not "AS varchar(255)", which would truncate a long value instead of refusing it.
 _NAME_VALUE = "CAST(? AS text)"
 
-# Guarded by the ledger's UUID: in another database it inserts 0 rows, and the row count shows it.
+# Guarded by the ledger's UUID: in another database this inserts 0 rows, as the row count shows.
 INSERT_COMMITTED = (
     "INSERT INTO escrowmq_ledger (transaction_id, producer_group, outcome, written_at_ms)"
     f" SELECT {_NAME_VALUE}, {_NAME_VALUE}, '{COMMITTED}', {NUMBER_VALUE}"
@@ -309,8 +309,8 @@ PG_INSERT_MARKED = INSERT_COMMITTED + (
 SQLITE_MARK = "SAVEPOINT escrowmq_block"
 SQLITE_UNMARK = "RELEASE SAVEPOINT escrowmq_block"
 
-# A consumed message. The row exists from the block's first statement on, so that a second delivery
-# waits for the first. A time of 0 means that the block has not ended.
+# The row of a consumed message exists from the block's first statement on, so that a second
+# delivery waits for the first. Its time is 0 until the end of the block.
 _THIS_MESSAGE = "consumer_group = ? AND topic = ? AND message_id = ?"
 INSERT_CONSUMED = (
     "INSERT INTO escrowmq_consumed"

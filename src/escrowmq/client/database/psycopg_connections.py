@@ -16,7 +16,7 @@ class _PsycopgAdapter(DriverAdapter):
     """Shared part of both adapters."""
 
     dialect = POSTGRESQL
-    #: The name of psycopg's own class.
+    #: Name of psycopg's class for this kind of connection.
     _kind: str
 
     @property
@@ -35,7 +35,7 @@ class _PsycopgAdapter(DriverAdapter):
         return bool(self.connection._num_transactions)  # noqa: SLF001
 
     def _commit(self) -> Calls[None]:
-        """Commit by a statement: psycopg's own method ignores the server's response."""
+        """Commit by a statement if possible: psycopg's own method ignores the server's response."""
         if not self._commits_by_method():
             cursor = self._cursor()
             try:

@@ -66,7 +66,7 @@ def numbers_in(dialect: Dialect, found: Result) -> frozenset[int]:
 
 
 class SoonMarks:
-    """Marks on an async connection that are written just before its next statement.
+    """Marks to be written; on an async connection, just before its next statement.
 
     An async block's ``tx.send`` cannot await. Only statements change savepoints, so a mark that is
     written before the next statement is in the right savepoint. If no statement follows, no mark is
@@ -118,7 +118,7 @@ class SoonMarks:
         return self._block.surviving
 
     def end(self) -> None:
-        """Stop writing marks, because the messages are held."""
+        """Drop unwritten marks after the hold, so that the last check expects only written ones."""
         self._block.surviving -= frozenset(self.take())
 
     def _unwritten(self) -> Sequence[int]:
@@ -131,15 +131,15 @@ class SoonMarks:
         return self._numbers
 
     async def _before_psycopg(self, steps: Any, *rest: Any, **named: Any) -> Any:  # noqa: ANN401
-        """Replace the connection's wait(), which every statement passes through."""
+        """Write the marks, then do the work of wait(), which every statement passes through."""
         from psycopg.pq import TransactionStatus
 
         connection, wait = self._connection, type(self._connection).wait
         status = connection.pgconn.transaction_status
-        # In a pipeline the mark is queued. Without one, an active connection is inside a COPY.
+        # In a pipeline the mark is queued. Else an active connection is in a COPY: write no mark.
         if connection._pipeline is not None or status != TransactionStatus.ACTIVE:  # noqa: SLF001
             numbers = self._take_written()
-            # A failed transaction can only be rolled back, and its messages with it.
+            # A failed transaction needs no mark: it can only be rolled back, with its messages.
             if status not in {TransactionStatus.INERROR, TransactionStatus.IDLE}:
                 ((sql, (marks,)),) = marking(self._dialect, numbers)
                 command = sql.replace("?", f"'{marks}'").encode()
@@ -149,7 +149,7 @@ class SoonMarks:
         return await wait(connection, steps, *rest, **named)
 
     async def _before_aiosqlite(self, work: Any, *rest: Any, **named: Any) -> Any:  # noqa: ANN401
-        """Replace the connection's queue of work, which every statement passes through."""
+        """Write the marks, then queue the work, as every statement of the connection is queued."""
         connection, queue = self._connection, type(self._connection)._execute  # noqa: SLF001
         numbers = self._take_written()
         if connection.in_transaction:
@@ -167,7 +167,7 @@ class SoonMarks:
         ((sql, (marks,)),) = marking(self._dialect, numbers)
 
         async def mark() -> None:
-            # A failed transaction is rolled back, and its messages with it.
+            # A failed transaction needs no mark: it is rolled back, with its messages.
             with suppress(has_failed):
                 await protocol.query(sql.replace("?", f"'{marks}'"), None)
 

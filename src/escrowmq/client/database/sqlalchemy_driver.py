@@ -20,7 +20,7 @@ from escrowmq.client.database.errors import (
 )
 from escrowmq.client.database.ledger_sql import SQLITE
 
-#: libpq's value, for psycopg 2 and 3.
+#: libpq's status of a failed transaction, which psycopg 2 and 3 report.
 _IN_ERROR = 3
 
 
@@ -57,7 +57,7 @@ class DriverConnection(SqlAlchemyConnection):
         status = getattr(getattr(driver, "info", None), "transaction_status", None)
         if status is not None:
             return bool(status == _IN_ERROR)
-        # asyncpg does not expose it, so ask the server.
+        # asyncpg does not expose the status, so ask the server.
         try:
             self.execute("SELECT 1")
         except Exception as error:

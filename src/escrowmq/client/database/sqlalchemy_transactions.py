@@ -52,7 +52,7 @@ class _Hooks:
 _ATTRIBUTE = "_escrowmq_hooks"
 #: Key in the ``info`` of a session that joins a test's transaction; ``escrowmq.testing`` sets it.
 JOINED = "escrowmq_joins_test"
-#: The method of a block's adapter for each event.
+#: By event: the method of ``SqlAlchemyTransaction`` that it calls.
 _SESSION_EVENTS = {
     "before_commit": "before_session_commits",
     "after_begin": "after_connection_joins",
@@ -104,7 +104,7 @@ class SqlAlchemyTransaction(BlockTransaction):
         else:
             if isinstance(database.get_transaction(), TwoPhaseTransaction):
                 raise _two_phase()
-            # Set while the caller is in "with connection.begin()" or "with engine.begin()".
+            # SQLAlchemy sets this in "with connection.begin()" and "with engine.begin()".
             self.is_commit_owned_by_caller = database._trans_context_manager is not None  # noqa: SLF001
             self._connection = SqlAlchemyConnection(database)
         hooks = [_hooks_of(target) for target in {database, self._connection.connection}]
@@ -165,18 +165,18 @@ class SqlAlchemyTransaction(BlockTransaction):
         self._end(TransactionEnding.ROLLED_BACK)
 
     def release(self) -> None:
-        """Detach. If the block owns the commit, stay attached for the database's response."""
+        """Write no row, because nothing is sent. Detach, unless our block still has to commit."""
         self._soon.take()
         self._block.stage = BlockStage.RELEASED
         if self.is_commit_owned_by_caller:
             self._let_go()
 
     def on_before_commit(self, callback: Callable[[], None]) -> None:
-        """Call the callback when the caller is about to commit, at the outermost level."""
+        """Register the callback to call just before the caller's outermost COMMIT."""
         self._before_commit = callback
 
     def on_ended(self, callback: Callable[[TransactionEnding], None]) -> None:
-        """Call the callback once when the transaction has ended; it must not raise."""
+        """Register a callback for the end of a transaction that the caller commits."""
         self._ended = callback
 
     @property
@@ -184,7 +184,7 @@ class SqlAlchemyTransaction(BlockTransaction):
         return self._block.stage is BlockStage.RELEASED
 
     def after_transaction_begins(self, session: Session, begun: SessionTransaction) -> None:
-        """Begin a savepoint in the database: SQLAlchemy delays it until the first statement."""
+        """Begin a new savepoint in the database now; SQLAlchemy would wait for a statement."""
         if self.is_open and begun.nested:
             # Otherwise a mark would come before the savepoint.
             session.connection()
@@ -210,9 +210,10 @@ class SqlAlchemyTransaction(BlockTransaction):
             self._write()
 
     def before_connection_commits(self, _connection: Connection) -> None:
-        """Refuse every COMMIT that is not ours or not prepared."""
+        """Issue our COMMIT, or the caller's after our row; refuse any other of an open block."""
         if self._block.stage in {BlockStage.COMMITTING, BlockStage.RELEASED}:
-            # Commit here, so that a listener's error is not mistaken for the database's response.
+            # Commit here: an error of this call is the database's. One from SQLAlchemy may be a
+            # listener's.
             DriverConnection(self._connection.connection).commit()
             if self._block.stage is BlockStage.RELEASED:
                 self._let_go()
@@ -223,7 +224,7 @@ class SqlAlchemyTransaction(BlockTransaction):
         if self.is_commit_owned_by_caller and self._block.stage is BlockStage.OPEN:
             self._write()
         if self._is_released:
-            # No message is left to send.
+            # No message is left to send, so SQLAlchemy commits by itself.
             return
         if self.is_commit_owned_by_caller and self._block.stage is BlockStage.ROW_WRITTEN:
             self._commit_below()
@@ -231,11 +232,11 @@ class SqlAlchemyTransaction(BlockTransaction):
         try:
             self._block.refuse_commit()
         finally:
-            # For SQLAlchemy this transaction has ended, so it would not roll back.
+            # SQLAlchemy considers the transaction ended, so it would not roll it back.
             self.poison()
 
     def after_session_commits(self, session: Session) -> None:
-        """Report the commit of a test's session, which released a savepoint."""
+        """Report the commit of a session that joined a test: it only released a savepoint."""
         is_written = self._is_joined and self._block.stage is BlockStage.ROW_WRITTEN
         if is_written and not session.in_nested_transaction():
             self._block.stage = BlockStage.COMMITTED
@@ -243,18 +244,18 @@ class SqlAlchemyTransaction(BlockTransaction):
             self._let_go()
 
     def after_session_rolls_back(self, _session: Session, ended: SessionTransaction) -> None:
-        """Report the rollback of a test's session, which went to a savepoint."""
+        """Report the rollback of a session that joined a test: it went back to a savepoint."""
         if self._is_joined and ended.parent is None:
             self.before_connection_rolls_back(self._connection.connection)
 
     def _after_the_end(self) -> None:
-        """Refuse on a poisoned connection until a rollback has replaced its driver connection."""
+        """Refuse a commit until a rollback has replaced a poisoned connection; then detach."""
         if self._block.stage is BlockStage.POISONED and self._connection.connection.invalidated:
             self._block.refuse_commit()
         self._let_go()
 
     def before_connection_rolls_back(self, _connection: Connection) -> None:
-        """Record that the transaction was rolled back by the caller."""
+        """Record that the transaction is being rolled back, and detach."""
         if self._block.stage in {BlockStage.OPEN, BlockStage.ROW_WRITTEN}:
             self._block.stage = BlockStage.ROLLED_BACK
             self._end(TransactionEnding.ROLLED_BACK)
@@ -298,14 +299,14 @@ class SqlAlchemyTransaction(BlockTransaction):
 
 
 class _JoinedConnection(SessionConnection):
-    """A test's session: its transaction is a savepoint in one that the test rolls back."""
+    """A session that joined a test: its transaction is a savepoint, and the test rolls all back."""
 
     def close(self) -> None:
-        """Keep the test's connection open; the session's commit is refused instead."""
+        """Keep the test's connection open; a poisoned session's commit is refused instead."""
 
 
 def _check_session(session: Session) -> bool:
-    """Refuse sessions whose commit does not commit; return whether the caller will commit."""
+    """Refuse a session whose commit() issues no COMMIT; return whether the caller will commit."""
     if session.twophase:
         raise _two_phase()
     try:

@@ -36,7 +36,7 @@ class TransactionEnding(StrEnum):
 
     COMMITTED = "committed"
     ROLLED_BACK = "rolled_back"
-    #: COMMIT was issued and failed or was interrupted: the ledger row will tell.
+    #: COMMIT was issued and failed or was interrupted: the ledger row has the outcome.
     UNKNOWN = "unknown"
 
 
@@ -84,13 +84,13 @@ class AnyDatabaseTransaction(Protocol[NothingT, NumbersT_co]):
         """Roll back so that no later commit on the same connection or session succeeds."""
 
     def release(self) -> NothingT:
-        """Detach, because nothing is sent. If the block owns the commit, it still commits."""
+        """Write no row, because nothing is sent. If the block owns the commit, it still commits."""
 
     def on_before_commit(self, callback: Callable[[], NothingT]) -> None:
-        """Call the callback when the caller is about to commit, at the outermost level."""
+        """Register the callback to call just before the caller's outermost COMMIT."""
 
     def on_ended(self, callback: Callable[[TransactionEnding], NothingT]) -> None:
-        """Call the callback once when the transaction has ended; it must not raise."""
+        """Register a callback for the end of a caller's transaction; it must not raise."""
 
 
 DatabaseTransaction: TypeAlias = AnyDatabaseTransaction[None, frozenset[int]]
@@ -168,7 +168,7 @@ class PlainTransaction(BlockTransaction):
         self._block = row.block(
             BlockTerms(connection, has_hooks=False, max_duration_ms=max_duration_ms)
         )
-        #: The attributes of a connection whose commit() is replaced.
+        #: The attributes of the connection, once its commit() is replaced.
         self._shadowed: dict[str, Any] = {}
 
     def check_outermost(self) -> None:
@@ -182,7 +182,7 @@ class PlainTransaction(BlockTransaction):
 
     @driven
     def begin(self, now_ms: int) -> Steps[None]:
-        """Begin, and refuse what cannot work. Afterwards the connection's commit() raises."""
+        """Begin, and refuse what cannot work. Make the connection's commit() raise, if possible."""
         connection = self._connection.connection
         yield from self._begin(connection, now_ms)
         # Drivers have no hook for a commit. sqlite3's own connections cannot be patched: for them,
@@ -211,7 +211,7 @@ class PlainTransaction(BlockTransaction):
         self._soon.take()
         self._block.stage = BlockStage.RELEASED
         self._let_go()
-        # No statement is needed, but the async form is awaited.
+        # No statement is needed, but a generator is: the async form is awaited.
         yield from ()
 
 
@@ -228,7 +228,7 @@ class AsyncpgTransaction(AsyncPlainTransaction):
     """Transaction on an asyncpg connection, which the block begins."""
 
     async def begin(self, now_ms: int) -> None:
-        """Begin; a refusal leaves the connection as it was."""
+        """Begin; after an error, roll back the transaction if the adapter began it."""
         try:
             await super().begin(now_ms)
         except BaseException:

@@ -23,7 +23,7 @@ class ChainRow(NamedTuple):
 
     ledger: RowFacts
     consumed: ConsumedRow
-    #: Whether a broker holds messages. Without messages no transaction needs a ledger row.
+    #: Returns whether a broker holds messages of the block. Without any, no ledger row is written.
     is_sending: Callable[[], bool]
 
     def block(self, terms: BlockTerms) -> DatabaseBlock:

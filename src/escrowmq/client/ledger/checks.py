@@ -1,9 +1,9 @@
 """Look up outcomes in the ledger, and fence off transactions that are absent past their deadline.
 
 The answer is COMMITTED only after reading ``committed``, and ROLLED_BACK only after reading
-``rolled_back``, both in the ledger that the half messages name. Everything else is UNKNOWN with a
-reason: another database, a lock, a row that the SDK did not write, any error. Nothing here creates
-a table or a file.
+``rolled_back``, both in the ledger that the half messages name; only a dry run also answers
+ROLLED_BACK for a fence that was not written. Everything else is UNKNOWN with a reason: another
+database, a lock, a row that the SDK did not write, any error. Nothing here creates a table or file.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Question(NamedTuple):
     transaction_id: str
     producer_group: str
     deadline_at_ms: int
-    #: The offset of its first half message.
+    #: Half offset of the transaction's first half message.
     half_offset: int = 0
 
 
@@ -61,11 +61,11 @@ Groups = Mapping[str, str]
 """By transaction id: its producer group, in the order in which rows are locked."""
 
 Halves = Mapping[str, int]
-"""By transaction id: the offset of its first half message."""
+"""By transaction id: the half offset of the transaction's first half message."""
 
 #: No row was found. Past its deadline, the transaction can be fenced off.
 ABSENT = LedgerAnswer(LedgerOutcome.UNKNOWN, "absent")
-#: The row is absent, past its deadline and not swept: a fence rolls the transaction back.
+#: Answer of a dry run: a fence can be written, and would roll the transaction back.
 FENCED = LedgerAnswer(LedgerOutcome.ROLLED_BACK)
 LOCKED = LedgerAnswer(LedgerOutcome.UNKNOWN, Failure.LOCKED.value)
 LATE = LedgerAnswer(LedgerOutcome.UNKNOWN, "out_of_time")
@@ -106,10 +106,10 @@ def look_up(opener: Opener, questions: Iterable[Question], *, ledger_uuid: str) 
 
 
 class Asking(TypedDict):
-    """The ledger that the half messages name, and their broker."""
+    """The ledger that the half messages name, and the time and history of their broker."""
 
     ledger_uuid: str
-    #: The broker's time.
+    #: The broker's time now, which the deadlines are compared with.
     now_ms: int
     #: The broker's history, taken before the questions were read. Without it nothing is fenced in a
     #: ledger that was ever swept.
@@ -125,7 +125,7 @@ def resolve(
 ) -> Answers:
     """Read first, then fence off what is absent and past its deadline.
 
-    ``is_foreseen`` makes it a dry run: the answers are the same, and no fence is written.
+    ``is_foreseen`` makes it a dry run: ROLLED_BACK then stands for a fence that can be written.
     """
     questions, now_ms = list(questions), asking["now_ms"]
     ids = [question.transaction_id for question in questions]
@@ -142,10 +142,10 @@ def resolve(
 
 
 class Inquiry:
-    """Inquiry at one ledger about any number of transactions, with one time limit for all.
+    """Inquiry at one ledger about any number of transactions.
 
-    After an error or a timeout the remaining transactions are UNKNOWN at once. So a caller that
-    asks several ledgers waits for this one no longer than the limit.
+    One time limit for all of them runs from its creation; once connected, a call that exceeds it is
+    cut off. After an error or the limit, transactions without an answer are UNKNOWN at once.
     """
 
     def __init__(
@@ -162,7 +162,7 @@ class Inquiry:
         self._without_secrets = without_secrets
         self._until = time.monotonic() + seconds_max
         self._lock_waits = 0
-        #: Why the inquiry stopped, as an answer, and the text of the error.
+        #: Why the inquiry stopped: the answer for the rest, and the text of the error.
         self.failed: LedgerAnswer | None = None
         self.cause = ""
 
@@ -185,8 +185,8 @@ class Inquiry:
     ) -> Answers:
         """Read first, then fence off what is absent and among the overdue.
 
-        All are half messages of one broker. ``sight`` is its history, taken before they were read.
-        ``is_foreseen`` makes it a dry run: the answers are the same, and no fence is written.
+        All have half messages at one broker. ``sight`` is its history, taken before they were read.
+        ``is_foreseen`` makes it a dry run: ROLLED_BACK then stands for a fence that can be written.
         """
         answers = self.look_up(ids, groups)
         absent = {
@@ -204,7 +204,7 @@ class Inquiry:
         return answers
 
     def _work(self, groups: Groups, answers: Answers, step: _Step) -> None:
-        """Run a step and collect its answers; if it fails, unanswered rows get the reason."""
+        """Run a step and collect its answers; if it fails, absent transactions get the reason."""
         if self.failed is None:
             try:
                 with self._opener() as connection, cutting(connection, self._until):
@@ -240,7 +240,7 @@ class Inquiry:
     def _foresee_all(
         self, connection: DatabaseConnection, groups: Groups, sight: Sight | None, halves: Halves
     ) -> Iterator[Answers]:
-        """Yield what ``_fence_all`` would answer."""
+        """Yield FENCED where ``_fence_all`` would try to write a fence; a lock may stop that."""
         with reading(connection):
             limits = read_marks(connection).limits(sight)
         answers, fenced = _unfenceable(groups, limits, halves)
@@ -309,7 +309,7 @@ def _answer_of(error: Exception) -> LedgerAnswer:
 
 
 def _check_ledger(connection: DatabaseConnection, ledger_uuid: str) -> None:
-    """Rule 4: only the ledger that the half messages name can answer for them."""
+    """Raise unless this is the primary of the ledger that the half messages name."""
     rows = connection.execute(connection.dialect.probe).rows
     if len(rows) != 1 or rows[0][0] != ledger_uuid:
         raise _NotTheLedger("other_ledger")
@@ -339,9 +339,9 @@ def _fence(
     """Write ``rolled_back`` where there is no row, and read the resulting rows.
 
     The INSERT waits for a transaction that is writing the same row, so the read after it sees that
-    row or ours. A fence counts only after it is committed. A row that may have been swept is not
-    fenced: the marks are read before the INSERT, and again after it, because a sweep may delete a
-    row between the two.
+    row or ours. A fence counts only after it is committed. A transaction whose row may have been
+    swept is not fenced: the marks are read before the INSERT, and again after it, because a
+    sweep may delete a row between the two.
     """
     dialect = connection.dialect
     with writing(connection):

@@ -46,12 +46,12 @@ class ConsumedRow(NamedTuple):
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """The primary key."""
+        """The primary key of the row."""
         return self.consumer_group, self.topic, self.message_id
 
     @property
     def names(self) -> dict[str, str]:
-        """The names that errors carry."""
+        """The message's topic and id, which errors carry."""
         return {"topic": self.topic, "message_id": self.message_id}
 
     def check(self) -> None:
@@ -71,7 +71,7 @@ class ConsumedRow(NamedTuple):
         if done.row_count == 1:
             return
         found = yield Execute(ledger_sql.READ_CONSUMED, self.key)
-        # The row is invisible if the transaction's snapshot is older than it.
+        # A row newer than the transaction's snapshot is invisible: assume that it is finished.
         checksum, consumed_at_ms = found.rows[0] if found.rows else (self.body_checksum, 1)
         if checksum != self.body_checksum:
             raise RequestRefused(
@@ -111,7 +111,7 @@ class ConsumedBlock(DatabaseBlock):
         self._row.check()
 
     def _open(self) -> Steps[None]:
-        # An unfinished row must not be committed.
+        # Roll back after an error, so that the caller cannot commit an unfinished row.
         yield from undone(self._mark_and_insert(), self.rollback, not_recorded)
 
     def _mark_and_insert(self) -> Steps[None]:

@@ -3,7 +3,7 @@
 A row is deleted when the broker says that its transaction is durably decided, with the outcome that
 the row has. A row that contradicts the broker is evidence and stays. A fence row also stays for
 seven days, because a slow transaction must still collide with it; the SDK writes no row after
-``MAX_DURATION_MS``, far below that. If a broker cannot be asked, nothing is deleted. Every sweep
+``MAX_DURATION_MS``, far below that. If a broker cannot be asked, the sweep ends. Every sweep
 leaves a mark of the history in which the transactions were decided (``ledger/marks.py``).
 """
 
@@ -73,7 +73,7 @@ def forget_consumed(opener: Opener, before_ms: int) -> int:
 def _is_kept(row: ResultRow, now_ms: int) -> bool:
     transaction_id, outcome, written_at_ms = row
     if not is_name(transaction_id):
-        # The SDK did not write this row.
+        # Keep a row that the SDK did not write.
         return True
     return bool(outcome == LedgerOutcome.ROLLED_BACK and now_ms - written_at_ms < FENCE_KEPT_MS)
 

@@ -19,9 +19,9 @@ from escrowmq.model.ledger_outcome import MAYBE_SWEPT
 from escrowmq.model.lineage import Lineage, Sight, decode_lineage
 
 SWEPT_MEANWHILE = "swept_meanwhile"
-"""A sweep ran after the broker's history was read: read it again."""
+"""Reason not to fence: a sweep ran after the broker's history was read."""
 NO_LINEAGE = "no_lineage"
-"""The ledger was swept, and the broker does not report its history."""
+"""Reason not to fence: the ledger was swept, and the broker does not report its history."""
 
 
 class Marks(NamedTuple):
@@ -62,7 +62,7 @@ class Marks(NamedTuple):
 
 
 class FenceLimits(NamedTuple):
-    """Limits on fencing."""
+    """Limits on which absent rows may be fenced."""
 
     #: Half messages below this offset may have lost their row.
     swept_below: int
@@ -92,7 +92,7 @@ def write_marks(connection: DatabaseConnection, sights: Iterable[Sight]) -> None
         store_id, epoch = sight.store_id, sight.lineage.epoch
         for mark in known:
             is_older = mark.store_id == store_id and mark.lineage.epoch != epoch
-            # Any history that forks from the older mark's forks from ours at the same point.
+            # A history that forks from the older mark's history forks from ours at the same point.
             if is_older and mark.log_end <= sight.log_end and sight.fork(mark) is None:
                 older = (store_id, mark.lineage.epoch, str(mark.log_end))
                 connection.execute(ledger_sql.DROP_MARK, older)
@@ -114,7 +114,7 @@ VERSION_1 = LedgerVersion(1, is_swept_unmarked=True)
 
 
 def stated_version(connection: DatabaseConnection) -> LedgerVersion:
-    """Read the version of the tables; refuse one newer than the current version."""
+    """Read the version of the tables; refuse one that is newer than this program knows."""
     if not connection.execute(connection.dialect.has_version_table).rows:
         return VERSION_1
     rows = connection.execute(ledger_sql.READ_VERSION).rows
@@ -142,7 +142,7 @@ def read_ledger(connection: DatabaseConnection) -> tuple[str, bool]:
 
 
 def read_version(connection: DatabaseConnection) -> LedgerVersion:
-    """Read the version of the tables; refuse any but the current version."""
+    """Read the version of the tables; refuse any but the one that this program writes."""
     found = stated_version(connection)
     if found.version < ledger_sql.VERSION:
         raise RequestRefused(

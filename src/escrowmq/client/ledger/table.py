@@ -186,7 +186,7 @@ class SqlLedger:
         return checks.resolve(self._waited_for(self._opener), questions, **asking)
 
     def foresee(self, questions: Iterable[Question], **asking: Unpack[Asking]) -> Answers:
-        """Read what ``resolve`` would answer, without writing a fence."""
+        """Read as ``resolve`` does; answer ROLLED_BACK instead of writing a fence."""
         return checks.resolve(self._waited_for(self._opener), questions, is_foreseen=True, **asking)
 
     async def resolve_async(
@@ -268,7 +268,7 @@ def _migrate(opener: Opener) -> Migrated:
             )
         uuid_of(connection)
         before = stated_version(connection)
-        # Also if the version is current: a migration tool may have stopped half-way.
+        # Run them even if the version is current: a migration tool may have stopped half-way.
         return Migrated(_made(connection), before.version, read_version(connection).version)
 
 
@@ -300,7 +300,7 @@ def _read_uuid(opener: Opener) -> str:
 
 @contextmanager
 def telling_faults() -> Iterator[None]:
-    """Raise a driver's error as an error of ours."""
+    """Turn a driver's error into an EscrowError."""
     try:
         yield
     except (EscrowError, ImportError):

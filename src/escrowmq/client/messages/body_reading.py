@@ -67,7 +67,7 @@ class MessageHandler:
 
     @property
     def is_async(self) -> bool:
-        """Whether it is awaited; other functions run in threads."""
+        """Whether the function is awaited; other functions run in threads."""
         # An object may have an async ``__call__``.
         return inspect.iscoroutinefunction(self.call) or inspect.iscoroutinefunction(
             getattr(self.call, "__call__", None)  # noqa: B004 - this is not a test for callable
@@ -100,7 +100,7 @@ def handler_of(function: Callable[..., object], codecs: Sequence[Codec]) -> Mess
 
 
 def reader_of(body_type: Any, codecs: Sequence[Codec]) -> BodyReader:  # noqa: ANN401 - any type
-    """Make a reader, and refuse a type that the codec can never decode."""
+    """Make a reader, and refuse a type that the first codec can never decode."""
     check = getattr(codecs[0], "check_type", None)
     if check is not None and body_type not in (bytes, str):
         try:
@@ -140,7 +140,7 @@ def _annotation_of(function: Callable[..., object]) -> Any:  # noqa: ANN401 - an
     def holder() -> None: ...
 
     holder.__annotations__ = {"body": annotation}
-    # A program may import our names under TYPE_CHECKING only.
+    # Supply our own names: a program may import them under TYPE_CHECKING only.
     names = {"Received": Received, "Message": Message, **_globals_of(function)}
     try:
         hints = get_type_hints(holder, names, include_extras=True)

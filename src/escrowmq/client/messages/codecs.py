@@ -39,7 +39,7 @@ class Codec(Protocol):
         """Return the object as bytes. Any exception means that the object cannot be sent."""
 
     def decode(self, data: bytes, body_type: Any, /) -> Any:  # noqa: ANN401 - an object of that type
-        """Return the bytes as an object of the type. Any exception means that they are not one."""
+        """Decode the bytes into an object of the type. Any exception means that they do not fit."""
 
 
 class JsonCodec:
@@ -105,7 +105,7 @@ class JsonCodec:
         if self._enc_hook is not None:
             return self._enc_hook(part)
         if isinstance(part, tuple | frozenset):
-            # msgspec encodes them as arrays where they are values; only dict keys reach this hook.
+            # msgspec encodes these as arrays; only one that is the key of a dict reaches this hook.
             raise TypeError(f"keys in JSON are text or numbers, not a {type(part).__name__}")
         raise TypeError(f"JSON cannot hold an object of type {type(part).__name__}")
 
@@ -165,7 +165,7 @@ DEPTH_MAX = 32
 
 
 def is_pydantic(kind: Any) -> bool:  # noqa: ANN401 - any type or annotation
-    """Whether it is a pydantic model's class, without importing pydantic."""
+    """Whether the type is a pydantic model's class, without importing pydantic."""
     return isinstance(kind, type) and hasattr(kind, "model_validate_json")
 
 

@@ -63,10 +63,10 @@ class HandlerOutcome(Enum):
     """Outcome of one handler call."""
 
     DONE = auto()
-    #: Deliver it again, after the handler's wait or one that the broker chooses.
+    #: Deliver the message again, after the handler's wait or one that the broker chooses.
     AGAIN = auto()
     GIVEN_UP = auto()
-    #: Not taken: it stays open, and is delivered again when the group resumes at its offset.
+    #: Not taken: the message stays open, and comes again when the group resumes at its offset.
     LEFT = auto()
 
 
@@ -93,7 +93,7 @@ class HandlerRunner:
         await self._slots.acquire()
 
     async def handle(self, handler: MessageHandler, message: Received) -> Handled:
-        """Run a handler to its end, in a slot that was already admitted."""
+        """Run a handler to its end in the slot that ``admit`` has reserved; release the slot."""
         try:
             return await self._handle(handler, message)
         finally:
@@ -128,7 +128,7 @@ class HandlerRunner:
         if isinstance(error, EscrowError) and error.code == NOT_DECODABLE:
             # The cause is the body, not the handler's code, so a traceback would not help.
             return self._failed(NOT_DECODABLE, message, error.message)
-        # After a timeout the handler's thread keeps running; its result is ignored.
+        # After a timeout, the thread of a sync handler keeps running; its result is ignored.
         why = f"it took longer than {self._timeout_s:g} s" if is_late else str(error)
         return self._failed(
             "handler_failed", message, f"{type(error).__name__}: {why}", error=error

@@ -8,7 +8,7 @@ from itertools import count
 
 
 def _new_ids() -> Callable[[], str]:
-    """Return a generator of ids unique across processes: a random prefix and a counter."""
+    """Return a function that makes ids unique across processes: a random prefix and a counter."""
     prefix, next_number = os.urandom(10).hex().upper(), count(1).__next__
     return lambda: f"{prefix}{next_number():012X}"
 

@@ -73,7 +73,7 @@ class _Undecoded(Enum):
 
 NOT_DECODED = _Undecoded.NOT_DECODED
 
-#: Names that the SDK or the broker sets.
+#: Names of properties that only the SDK or the broker may set.
 _RESERVED = frozenset(
     {UNIQ_KEY, KEYS, TAGS, TIMER_DELAY_MS, TIMER_DELIVER_MS, LEDGER, ALLOWED_MS}
     | {OWN_TRANSACTION_ID, TRAN_MSG, PGROUP, WAIT}
@@ -104,7 +104,7 @@ class Message:
     #: Age of a half message before its first check, in whole seconds, rounded up. It overrides the
     #: producer's setting. Only for transactions; of several messages, the longest age counts.
     check_after_s: float | None = None
-    #: Never changes; generated when the message is sent if it is empty.
+    #: Generated at the first sending if it is empty; never changes afterwards.
     message_id: str = ""
     #: Set by the producer before it sends a half message; a back-check asks about this id.
     transaction_id: str = ""
@@ -183,7 +183,7 @@ class Message:
         if self.delay_ms or self.deliver_at_ms or self.check_after_s is not None:
             pairs.update(self._times())
         if wire.content_type:
-            # The message's own properties may override it.
+            # The message's own properties, which follow, may override the codec's content type.
             pairs[CONTENT_TYPE] = wire.content_type
         if self.properties:
             pairs.update(self._checked_properties())
@@ -219,7 +219,7 @@ class Message:
             raise RequestRefused("property_reserved", "choose another name", names=sorted(reserved))
         if TRANSACTION_ID not in self.properties:
             return self.properties
-        # It is from an earlier transaction of this message. The broker adds the current one.
+        # The id is of an earlier transaction of this message. The broker adds the current one.
         return {name: text for name, text in self.properties.items() if name != TRANSACTION_ID}
 
 
@@ -302,13 +302,13 @@ class Received(Generic[BodyT_co]):
     born_at_ms: int
     visible_at_ms: int
     log_offset: int
-    #: The topic of the queue that it was read from; for a retry, the retry topic.
+    #: The topic of the queue that the message was read from; for a retry, the retry topic.
     queue_topic: str
     #: Why the body cannot be read. Such a message becomes a dead letter without a handler call.
     problem: str = ""
     #: The handler's ``consumer.transaction`` blocks; the consumer checks that they committed.
     transactions: list[TransactionSteps] = field(default_factory=list, repr=False, compare=False)
-    #: The value of ``value``.
+    #: The decoded body, which ``value`` returns.
     decoded: object = field(default=NOT_DECODED, repr=False, compare=False)
 
     @property

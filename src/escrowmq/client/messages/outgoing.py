@@ -22,7 +22,7 @@ class Outgoing(msgspec.Struct, frozen=True, gc=False):
     properties: bytes
     message_id: str
     born_at_ms: int
-    #: Whether its order in its queue matters.
+    #: Whether the message has a key, so that its order in the queue matters.
     is_keyed: bool
     is_delayed: bool
 
@@ -40,11 +40,12 @@ class Holding(msgspec.Struct, frozen=True):
     messages: tuple[Outgoing, ...]
     #: The UUID of the ledger that will have the outcome; empty if there is none.
     ledger: str = ""
-    #: How long the sender may take to commit its own transaction.
+    #: How long after the hold the sender's database may commit. Later, a check may fence the
+    #: transaction off in its ledger.
     allowed_ms: int = 0
     #: Age before the first back-check; None means the broker's policy.
     check_after_ms: int | None = None
-    #: Number of this request in its transaction, from 0 on.
+    #: Number of the hold request within its transaction, from 0 on.
     number: int = 0
 
     @property
@@ -91,7 +92,7 @@ class HeldTransaction(msgspec.Struct, frozen=True):
     transaction_id: str
     half_offset: int
     log_offset: int
-    #: Id of its first message. The topic, broker and queue are also those of the first one.
+    #: Id of the first message. The topic, broker and queue are those of that message, too.
     message_id: str
     topic: str
     #: The broker's epoch when it answered; empty from a broker without a lineage.
@@ -110,7 +111,7 @@ class FinalDecision(msgspec.Struct, frozen=True):
     state: str
     by: str = ""
     at_ms: int = 0
-    #: Whether it had been decided before.
+    #: Whether the transaction had been decided this way before the request.
     is_repeated: bool = False
 
 
@@ -119,18 +120,18 @@ class SendingBroker(Protocol):
 
     @property
     def is_ours(self) -> bool:
-        """Whether this is a broker of ours or Apache's."""
+        """Whether this is a broker of ours; False for Apache's."""
 
     def send(self, message: Outgoing, until: float) -> Awaitable[Sent]:
         """Store an ordinary message."""
 
     async def hold(self, holding: Holding, until: float) -> HeldTransaction:
-        """Hold half messages, durably. Only a broker of ours takes a repeat as the same request."""
+        """Hold half messages, durably. Apache's broker would store those of a repeat again."""
 
     async def decide(
         self, held: HeldTransaction, resolution: Resolution, until: float
     ) -> FinalDecision:
-        """Commit or roll back. Only a broker of ours takes a repeat as the same decision."""
+        """Commit or roll back. Apache's broker would publish again at a repeated commit."""
 
     async def close(self) -> None:
         """Wait until all calls are done."""

@@ -30,7 +30,7 @@ def _check_topic(topic: str) -> None:
         raise RequestRefused("topic_illegal", "a topic is text", type=type(topic).__name__)
     validate_topic(topic)
     if len(topic) > TOPIC_CHARS_MAX:
-        # A broker also takes longer topics of consumer groups.
+        # A broker also takes longer names, for the topics of consumer groups.
         raise RequestRefused(
             "topic_illegal",
             topic=topic[:TOPIC_CHARS_MAX],

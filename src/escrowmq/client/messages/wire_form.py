@@ -13,7 +13,7 @@ from escrowmq.model.errors import RequestRefused
 from escrowmq.protocol.message.limits import BODY_BYTES_MAX
 
 CONTENT_TYPE = "content-type"
-"""The property that names the codec of a body."""
+"""The property with the media type of a body, by which consumers choose the codec."""
 
 KeyValue: TypeAlias = str | int | UUID
 Key: TypeAlias = KeyValue | Callable[..., KeyValue]
@@ -111,7 +111,7 @@ def takes_body(make_key: Callable[..., object]) -> bool:
     try:
         parameters = inspect.signature(make_key).parameters.values()
     except (TypeError, ValueError):
-        # Some callables, such as operator.attrgetter, have no signature.
+        # Some callables have no signature, such as operator.attrgetter, which takes the body.
         return True
     return any(one.kind not in (one.KEYWORD_ONLY, one.VAR_KEYWORD) for one in parameters)
 

@@ -15,10 +15,10 @@ WAIT_MAX_S = 1.0
 
 
 async def until_done(ask: Callable[[], Awaitable[T]], until: float, *, is_repeatable: bool) -> T:
-    """Return the answer, or raise the last error when the time is up.
+    """Call ``ask`` until it answers; raise its last error when the time is up.
 
-    ``is_repeatable`` says that doing it twice has the same effect as doing it once. Then a request
-    whose answer was lost is repeated, too.
+    ``is_repeatable`` says that a request done twice has the same effect as one done once. Then a
+    request whose answer was lost is repeated, too.
     """
     loop = asyncio.get_running_loop()
     wait_s = FIRST_WAIT_S

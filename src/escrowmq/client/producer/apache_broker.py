@@ -1,4 +1,4 @@
-"""One broker of Apache RocketMQ; this adapter refuses, by name, what that broker cannot do.
+"""One broker of Apache RocketMQ; this adapter refuses what that broker cannot do.
 
 The broker takes one message per transaction, delivers at least once, and back-checks only live
 producers.
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 log = event_log(__name__)
 
 REQUEST_S = 3.0
-#: At least the queue count of the default topic, whose count the new topic then gets. A smaller
-#: number would give the topic fewer queues and send keys to other queues.
+#: Queue count that a send asks for a topic that it creates. The broker gives at most the count of
+#: the default topic; a smaller number here would move keys to other queues.
 _DEFAULT_QUEUES = 1_024
 _BITS = {
     Resolution.COMMIT: SYS_COMMITTED,
@@ -121,7 +121,7 @@ class ApacheBroker:
         # A caller's retry stores a second half message; a back-check decides it like the first.
         status, answer = await self._store(header, message.body, until)
         _, log_offset = parse_offset_message_id(answer.offset_message_id)
-        # An old broker does not return the id, which is the message's.
+        # An old broker does not return the transaction id, which is the message's id.
         id_property = answer.transaction_id or message.message_id
         held = holding.held(self._address, answer.queue_offset, log_offset, id_property=id_property)
         if status is not SendStatus.SEND_OK:

@@ -2,7 +2,8 @@
 
 Checks that arrive together are answered together, because the answers may need a database query. A
 failed lookup gives UNKNOWN, never COMMIT, and the broker asks again later. The error's text goes
-with it as the remark, as RocketMQ's clients send it. Each answer other than COMMIT is logged.
+with it as the remark, as RocketMQ's clients send it. Answers other than COMMIT are logged, up to a
+limit.
 """
 
 from __future__ import annotations
@@ -55,9 +56,9 @@ class Check(msgspec.Struct, frozen=True):
     message: Received
     held: HeldTransaction
     connection: BrokerConnection
-    #: The broker's history as it stood when it asked.
+    #: The broker's history as it stood when it sent the check.
     sight: Sight | None = None
-    #: How far our clock was ahead of the broker's store time then; 0 if the broker sent no time.
+    #: How far our clock was ahead of the store time in the check; 0 if the check has none.
     clock_ahead_ms: int = 0
 
 
@@ -65,7 +66,7 @@ class Unknown(msgspec.Struct, frozen=True):
     """Resolution.UNKNOWN with a reason, which the broker keeps."""
 
     remark: str
-    #: Whether the error behind it is in the log already.
+    #: Whether the error behind this answer is in the log already.
     is_logged: bool = False
 
 
@@ -134,7 +135,7 @@ class CheckAnswers:
             self._tell(check, known.get(check.transaction_id, Resolution.UNKNOWN))
 
     def _tell(self, check: Check, answer: CheckAnswer) -> None:
-        """Send an answer. Log it if it does not publish the message, as RocketMQ's clients do."""
+        """Send an answer to the broker; log one other than COMMIT, as RocketMQ's clients do."""
         resolution, remark, is_logged = Resolution.UNKNOWN, "", False
         if isinstance(answer, Resolution):
             resolution = answer

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 log = event_log(__name__)
 
-#: Timeout for a free slot, and again for an answer.
+#: Timeout of the wait for a free slot, and then of the wait for an answer.
 ANSWER_S = 30.0
 #: Maximum number of concurrent checker calls, and of concurrent ledger lookups.
 ASKED_MAX = 8
@@ -59,7 +59,7 @@ _RESOLUTIONS = {
 
 
 class ProducerChecks:
-    """The Checker of a producer. Use it from one event loop only."""
+    """A producer's Checker: ledger and user's function. Use it from one event loop only."""
 
     def __init__(self, ledger: SqlLedger | None, ask: Ask | None) -> None:
         self._ledger = ledger
@@ -97,7 +97,7 @@ class ProducerChecks:
         checks: Sequence[Check],
         answers: dict[str, CheckAnswer],
     ) -> None:
-        """Answer these checks; after an error they are UNKNOWN with its text, which is logged."""
+        """Answer checks by ``ask``; after an error, log it and answer UNKNOWN with its text."""
         try:
             await ask()
         except Exception as error:  # noqa: BLE001 - a user's function or a database driver failed
@@ -202,7 +202,7 @@ class _Patience:
         self._slots = asyncio.Semaphore(running_max)
 
     async def wait(self, work: Coroutine[Any, Any, None]) -> None:
-        """Wait for work that logs its own errors; after the timeout it continues alone."""
+        """Run work that logs its own errors; do not wait for it longer than the timeout."""
         try:
             async with asyncio.timeout(ANSWER_S):
                 await self._slots.acquire()
@@ -224,7 +224,7 @@ def deadline_at_ms(half: Received) -> int:
     """Return the time until which the sender may commit; an absent row can be fenced after it."""
     since_ms = half.visible_at_ms
     if half.properties.get(TRANSACTION_CHECK_TIMES, "1") != "1":
-        # Apache's broker stores a half message again at each check; only its born time stays.
+        # Apache's broker stores a half message again at each check; only the born time stays.
         since_ms = min(since_ms, half.born_at_ms)
     allowed = half.properties.get(ALLOWED_MS, "")
     if not allowed.isdecimal():

@@ -129,7 +129,7 @@ class ProducerCore:
             return
         if self._loop is not asyncio.get_running_loop():
             self._check_loop()
-            # That loop is closed, and its connections with it.
+            # The loop that the producer ran on is closed, and its connections with it.
             return
         self._forget()
         if janitor is not None:

@@ -65,7 +65,7 @@ def decide_by_hand(
         RequestRefused: ``against_ledger``, with the ledger's answer, or ``other_history`` if the
             half message belongs to another transaction. Nothing was decided.
     """
-    # The broker truncates a long reason, and the note that it was forced is at the end.
+    # Shorten the reason: the broker truncates a long one, and the note about force is at its end.
     reason = reason[: SHOWN_CHARS_MAX // 2]
     # Read the status first: a transaction that is undecided afterwards was undecided then.
     status = calls.call(NativeCode.STATUS).header
@@ -101,7 +101,7 @@ def decide_by_hand(
 
 
 def _found(calls: NativeCalls, half_offset: int, transaction_id: str) -> LifeLineAnswer:
-    """Return what the broker says of a transaction, which has this id if one is given."""
+    """Return what the broker says of a transaction; refuse if it has not the given id."""
     named = TransactionHeader(
         half_offset=half_offset,
         transaction_id=transaction_id if half_offset < 0 else "",
@@ -125,8 +125,8 @@ def what_the_ledger_says(
 ) -> tuple[LedgerAnswer, frozenset[Resolution]]:
     """Read a transaction's ledger; return its answer and the decisions that it allows.
 
-    An absent transaction can be rolled back past its deadline, by a fence that is not written
-    here.
+    An absent row allows a rollback, by a fence. Neither the deadline nor sweeps are checked here,
+    and no fence is written.
     """
     if not told.ledger or told.state not in _OPEN:
         return _NO_LEDGER, frozenset(_AGREES)
@@ -148,9 +148,10 @@ def foresee_many(
     *,
     force: bool = False,
 ) -> dict[int, LedgerAnswer]:
-    """Return the ledgers' answers if these transactions were decided this way, by half offset.
+    """Predict the ledgers' answers to these decisions, by half offset.
 
-    Nothing is written. The rows must have their ids, and ``status`` must be older than the rows.
+    No fence is written, so a lock may still change an answer. The rows must have their ids, and
+    ``status`` must have been read before the rows.
     """
     sight, now_ms = sight_of(status), status.now_ms
     by_ledger: dict[str, list[Question]] = {}

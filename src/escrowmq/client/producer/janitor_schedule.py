@@ -103,7 +103,7 @@ class Janitor:
         return answer
 
     async def _sight(self, address: str, epochs: Collection[str]) -> Sight:
-        """Return the broker's history, seen after it answered under these epochs."""
+        """Return the broker's history; Unavailable if it answered under another epoch before."""
         told = await self._ask(address, NativeCode.STATUS, NativeHeader())
         assert isinstance(told, StatusAnswer)
         sight = sight_of(told)

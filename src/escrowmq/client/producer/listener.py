@@ -18,7 +18,7 @@ log = event_log(__name__)
 
 
 class TransactionListener(Protocol):
-    """Implemented by you. With an async producer, its methods may be async."""
+    """Interface of a listener, which you implement. An async producer takes async methods, too."""
 
     def execute_local_transaction(self, message: Message, arg: object) -> Resolution | None:
         """Run the local transaction; the broker already holds the half message.
@@ -29,7 +29,7 @@ class TransactionListener(Protocol):
         """
 
     def check_local_transaction(self, message: Received) -> Resolution | None:
-        """Return the outcome; runs in a thread. An exception, or None, means UNKNOWN."""
+        """Return the outcome; a sync method runs in a thread. An exception or None is UNKNOWN."""
 
 
 class Executed(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,16 +45,16 @@ class Executed(msgspec.Struct, frozen=True, kw_only=True):
     half_offset: int
     #: How safely the half message is stored.
     status: SendStatus
-    #: The listener's answer.
+    #: The listener's answer; UNKNOWN if it raised an exception.
     resolution: Resolution
-    #: The broker's decision; None if it was not told or did not reply, and will back-check.
+    #: The broker's decision; None if the broker was not told or did not reply: it will back-check.
     decided: FinalDecision | None
-    #: The listener's exception.
+    #: The exception that the listener raised, if any.
     error: Exception | None = None
 
 
 def resolution_of(answer: object) -> Resolution:
-    """Return a user's answer as a resolution; anything else is UNKNOWN."""
+    """Return a user's answer as a resolution; anything but a Resolution is UNKNOWN."""
     if answer is None:
         return Resolution.UNKNOWN
     if isinstance(answer, Resolution):

@@ -165,7 +165,7 @@ class _Producer:
             log.warning("decision_untold", extra=facts)
         return Executed(
             **{name: getattr(held, name) for name in _OF_HELD},
-            # A half message that is stored less safely was rolled back, and ``hold`` raised.
+            # ``hold`` has raised and rolled back if the half message was stored less safely.
             status=SendStatus.SEND_OK,
             resolution=resolution,
             decided=decided,
@@ -198,7 +198,7 @@ class AsyncProducer(_Producer, AsyncWithBlock):
         await self.close()
 
     def _sealed(self, message: Message) -> Message:
-        """Encode an object before anything is sent."""
+        """Encode a body that is an object before anything is sent; return the message."""
         message.seal(self._core.codec)
         return message
 
@@ -275,7 +275,7 @@ class Producer(_Producer, WithBlock):
         self.close()
 
     def _filled_in(self, message: Message) -> Message:
-        """Encode an object, and call the functions for body and key on the caller's thread."""
+        """Encode the body, and call the functions for body and key, on the caller's thread."""
         fill_in(message, self._core.codec)
         return message
 
@@ -327,7 +327,7 @@ class Producer(_Producer, WithBlock):
         return background().run(self._core.clean_ledger())
 
 
-#: The fields that a result has in common with the held transaction.
+#: The fields of ``Executed`` that are copied from the held transaction.
 _OF_HELD = ("transaction_id", "message_id", "topic", "broker_name", "queue_id", "half_offset")
 
 

@@ -126,7 +126,7 @@ class Producing:
                 except EscrowError as error:
                     errors.append(error)
                 if number % BEGUN_MAX == 0:
-                    # The broker works on these while we prepare the rest.
+                    # Let the event loop send these now: the broker works while we prepare the rest.
                     await asyncio.sleep(0)
             # Awaiting one by one is cheap: requests are shared, so most futures are done by then.
             for future in sending:
@@ -199,7 +199,7 @@ class Producing:
     async def decide(self, held: HeldTransaction, resolution: Resolution) -> FinalDecision:
         """Commit or roll back; the first decision stands, whatever its source.
 
-        It continues if the caller is cancelled, because the local transaction has already ended.
+        The request continues if the caller is cancelled: the local transaction has already ended.
         """
         return await asyncio.shield(self._decide_soon(held, resolution))
 
@@ -286,7 +286,7 @@ class Producing:
         return places
 
     def _place(self, places: Sequence[QueueAddress], key: str) -> QueueAddress:
-        # A key that is not valid UTF-8 is refused later, with the message's properties.
+        # A key that cannot be UTF-8 is refused later, when the properties are encoded.
         turn = crc32(key.encode(errors="surrogatepass")) if key else next(self._turn)
         return places[turn % len(places)]
 

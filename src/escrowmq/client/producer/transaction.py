@@ -60,7 +60,7 @@ class OrderedBlock(Driven, ABC, Generic[DatabaseT]):
 
     @property
     def state(self) -> TransactionState:
-        """The current state; ``committed_untold`` if the broker's last response was lost."""
+        """The current state; ``committed_untold`` if the broker did not confirm the commit."""
         return self._order.state
 
     @abstractmethod
@@ -94,7 +94,7 @@ class OrderedBlock(Driven, ABC, Generic[DatabaseT]):
         return getattr(self._database, step.value)()
 
     def _flush(self) -> SyncOrAsync:
-        """Do nothing where no message depends on it: INSERT_ROW flushes a session itself."""
+        """Do nothing in a block that cannot send: INSERT_ROW flushes a session itself."""
 
 
 class SendingBlock(OrderedBlock[DatabaseT]):
@@ -173,7 +173,7 @@ class SendingBlock(OrderedBlock[DatabaseT]):
             case BlockStep.SURVIVING if not self._ledger.savepoints:
                 return None
             case BlockStep.HOLD:
-                # The entry has read the UUID.
+                # Entering the block has read the UUID, so this call does not wait for the database.
                 sent, ledger = self._order.messages, self._ledger.uuid()
                 return self._tell(lambda it: it.hold(self.transaction_id, sent, ledger=ledger))
             case BlockStep.DECIDE:

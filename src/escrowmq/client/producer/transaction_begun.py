@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class _Begun:
-    """Shared part of both kinds."""
+    """Shared part of the sync and the async transaction."""
 
     def __init__(self, core: ProducerCore) -> None:
         self.transaction_id = new_transaction_id()
@@ -58,18 +58,19 @@ class _Begun:
         held = await producing.hold(
             self.transaction_id, [message], number=self._number, address=address
         )
-        # A failed request keeps its number: its repeat is stored, or gets the first one's answer.
+        # Count successes only: a repeat of a failed request then has the same number, and the
+        # broker stores it, or answers as it did to the first.
         self._number += 1
         self._held = self._held or held
         return held
 
     def _is_to_commit(self, error: BaseException | None) -> bool:
-        """Whether the end of the ``with`` block commits; the block takes no more messages."""
+        """Refuse further messages; return whether the end of the ``with`` block commits."""
         is_over, self._is_over = self._is_over, True
         return error is None and not is_over
 
     async def _end(self, resolution: Resolution) -> FinalDecision | None:
-        """Decide the transaction; return None if it holds no messages."""
+        """Commit or roll back at the broker; return None if no message was held."""
         self._is_over = True
         if self._held is None:
             return None

@@ -34,7 +34,7 @@ class BlockStep(Enum):
     #: Write the session's pending rows.
     FLUSH = "flush"
 
-    # Methods of the database's transaction.
+    # Methods of the database's transaction, by name.
     #: Returns the numbers of the messages to send, or None for all.
     SURVIVING = "surviving"
     INSERT_ROW = "insert_row"
@@ -43,7 +43,7 @@ class BlockStep(Enum):
     POISON = "poison"
     RELEASE = "release"
 
-    # At the broker.
+    # Requests to the broker.
     HOLD = "hold"
     DECIDE = "decide"
     #: Sent without waiting for the answer.
@@ -75,11 +75,11 @@ class TransactionSteps:
     ) -> None:
         #: Empty for a consumer's block without a producer, which sends nothing.
         self.transaction_id = transaction_id
-        #: The row of a consumed message is written even if nothing is sent.
+        #: Whether the block consumes a message: that row is written even if nothing is sent.
         self._is_consuming = is_consuming
         self._codec = codec
         self.messages: list[Message] = []
-        #: Number of each message; a message that a savepoint rolled back leaves a gap.
+        #: The number of each of ``messages``; a rolled-back savepoint drops its messages' numbers.
         self._numbers: list[int] = []
         self._next_number = 0
         self.held: HeldTransaction | None = None
@@ -88,17 +88,16 @@ class TransactionSteps:
         self.is_inside = True
         #: Whether a new message would still be sent: inside the block, and during preparation.
         self._takes_messages = True
-        #: Whether the handler sees a failure, raised by the block or by the caller's commit.
+        #: Whether a failure reaches the handler as an exception of the block or of its own commit.
         self._is_failure_seen = False
-        #: Raised again at the block's end: the broker may hold messages of an unanswered request.
+        #: Why a hold failed. Raised again at the block's end: the broker may hold the messages.
         self._hold_failure: EscrowError | None = None
 
     @property
     def is_uncommitted(self) -> bool:
-        """Whether the effect is or may be missing, without an error that the handler saw.
+        """Whether a handler that returns now has failed: its writes are missing, or may be missing.
 
-        A handler that returns like this has failed. A handler that catches the error and returns
-        has chosen to.
+        A rollback does not count if the handler saw its error and chose to return.
         """
         if self.state is TransactionState.ROLLED_BACK:
             return not self._is_failure_seen
@@ -133,7 +132,7 @@ class TransactionSteps:
     def leave_block(self, error: BaseException | None, *, is_commit_owned_by_caller: bool) -> Steps:
         """Return the steps after the end of the ``with`` block."""
         self.is_inside = False
-        # If our own commit fails, the block raises that as well.
+        # If our block issues the COMMIT and it fails, the ``with`` statement raises that error.
         self._is_failure_seen = error is not None or not is_commit_owned_by_caller
         if error is None and not is_commit_owned_by_caller:
             return self._end()
@@ -275,7 +274,7 @@ class TransactionSteps:
             raise self._hold_failure
         if not self.messages or self.held is not None:
             return
-        # An interrupted request counts as unanswered.
+        # Until the answer is here, the request counts as unanswered: it may be interrupted.
         self._hold_failure = self._unanswered("interrupted")
         try:
             self.held = yield BlockStep.HOLD
@@ -297,7 +296,7 @@ class TransactionSteps:
         )
 
     def _roll_back(self) -> Steps:
-        # If this is interrupted, the broker is not told; a back-check finds no row.
+        # If ROLLBACK is interrupted, the broker is not told; a back-check finds no row.
         yield BlockStep.ROLLBACK
         yield from self._rolled_back()
 
@@ -315,7 +314,7 @@ class TransactionSteps:
         try:
             yield BlockStep.DECIDE
         except RequestRefused as refused:
-            # An operator decided it by hand, against the ledger.
+            # For example, an operator has rolled the transaction back by hand, against the ledger.
             log.error("decision_refused", extra=self._facts(refused))  # noqa: TRY400 - no bug here
         except Exception as error:  # noqa: BLE001 - a back-check makes up for any error
             log.warning("commit_untold", extra=self._facts(error))
