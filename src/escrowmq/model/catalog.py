@@ -65,7 +65,7 @@ class Pause(msgspec.Struct, frozen=True, kw_only=True):
 
 
 WAIT_MS_MAX = 12 * 3_600_000
-"""The longest wait before a retry: that of an invisible time."""
+"""The longest wait before a retry, as long as the longest invisible time of a 5.x client."""
 WAITS_MAX = 64
 WaitMs = Annotated[int, msgspec.Meta(ge=0, le=WAIT_MS_MAX)]
 
@@ -103,14 +103,15 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     name: Name
     #: Redeliveries before a message goes to the dead-letter topic.
     retry_max: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)] = 16
-    #: With 0 queues, a message that a consumer gives back is not delivered again.
+    #: Queues of its retry topic. With 0, a message that a consumer gives back is not delivered
+    #: again.
     retry_queue_count: QueueCount = 1
     may_consume: bool = True
     may_broadcast: bool = True
     #: Whether the broker notifies members at once when a member joins or leaves.
     is_change_notified: bool = True
     attributes: Mapping[str, object] = {}
-    #: Whether each queue is delivered in order by pop: nothing past a message in flight.
+    #: Whether pop delivers each queue in order: nothing past a message that is in flight.
     is_ordered: bool = False
     #: Only ``PauseGroup`` changes it; None while the group is served.
     pause: Pause | None = None

@@ -62,7 +62,7 @@ class SystemClock:
 
     def __init__(self) -> None:
         boot = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-        #: As in ``Clock``. A partial instead of a method, because it is called for each message.
+        #: ``Clock.boot_ns``: a partial instead of a method, because it is called for each message.
         self.boot_ns = partial(time.clock_gettime_ns, boot)
         self._boot_id = _read_boot_id()
         self._kernel_says = kernel_clock()
@@ -135,7 +135,7 @@ def kernel_clock(platform: str = sys.platform) -> Callable[[], bool]:
 
     The call changes nothing in the kernel. Without ``adjtimex`` the function returns False.
     """
-    # Imported here, so that commands that never ask do not wait for it.
+    # Imported here, so that commands that make no ``SystemClock`` do not wait for ctypes.
     import ctypes
 
     class Timex(ctypes.Structure):

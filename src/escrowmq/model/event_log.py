@@ -35,7 +35,7 @@ class EventLog(logging.LoggerAdapter[logging.Logger]):
             for name, value in (kwargs.pop("extra", None) or {}).items()
         }
         template = " ".join([str(msg), *(f"{name}=%({name}).{FACT_CHARS_MAX}r" for name in facts)])
-        # Tools that group records by their template see one group per event.
+        # The facts are arguments: tools that group records by template see one group per event.
         values = (facts,) if facts else ()
         # Report the caller's line, one stack frame up.
         kwargs["stacklevel"] = kwargs.get("stacklevel", 1) + 1

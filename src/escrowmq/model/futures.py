@@ -1,4 +1,4 @@
-"""Ends of asyncio futures that several folders need."""
+"""A function that ends an asyncio future, for several folders."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 def resolve(future: asyncio.Future[T], end: T | BaseException) -> None:
-    """Give a future its result or its error, unless its waiter already gave up."""
+    """Give a future its result or its error, unless it is done: its waiter may have given up."""
     if future.done():
         return
     if isinstance(end, BaseException):

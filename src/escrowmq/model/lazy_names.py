@@ -8,7 +8,7 @@ from importlib import import_module
 
 
 def importer(package: str, homes: Mapping[str, str]) -> Callable[[str], object]:
-    """Return the ``__getattr__`` of a package; ``homes`` has the module of each name below it."""
+    """Return the ``__getattr__`` of a package; ``homes`` maps each name to its module there."""
 
     def load(name: str) -> object:
         if name not in homes:

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class LedgerOutcome(StrEnum):
-    """Outcome of a transaction in the user's database. Its rows hold the first two values."""
+    """Outcome of a transaction in the user's database. A ledger row holds one of the first two."""
 
     COMMITTED = "committed"
     ROLLED_BACK = "rolled_back"

@@ -94,7 +94,7 @@ class Sight(msgspec.Struct, frozen=True):
         return self.lineage.store_id
 
     def fork(self, other: Sight) -> Epoch | None:
-        """Return where another history of the same store left this one; None if it did not.
+        """Return where two histories of a store part; None if one is the beginning of the other.
 
         Everything below the fork is in both histories. If the epochs do not tell, the fork is the
         highest point that both can share.
@@ -121,7 +121,7 @@ class Sight(msgspec.Struct, frozen=True):
 def _aligned(
     mine: tuple[Epoch, ...], theirs: tuple[Epoch, ...]
 ) -> tuple[tuple[Epoch, ...], tuple[Epoch, ...]]:
-    """Align the starts: a long lineage has dropped its oldest epochs, the other may have them."""
+    """Let both lineages begin with the same epoch: a long one has dropped its oldest epochs."""
     for at, one in enumerate(mine):
         if one.id == theirs[0].id:
             return mine[at:], theirs

@@ -21,9 +21,9 @@ class _Window(msgspec.Struct):
 
 
 class LogLimit:
-    """Passes at most ``burst`` lines of each event and key per ``window_s``.
+    """Logs at most ``burst`` lines of each event and key per ``window_s`` and drops the others.
 
-    The first line after a gap says in ``unlogged`` how many lines were dropped before it.
+    The first line after dropped ones says in ``unlogged`` how many there were.
     """
 
     def __init__(
@@ -59,5 +59,5 @@ class LogLimit:
         self._log.warning(event, extra=facts, stacklevel=2, **more)
 
     def forget(self, event: str, key: Hashable) -> bool:
-        """Reset a key whose problem has ended; return whether it was ever logged."""
+        """Forget the counts of a key whose problem has ended; return whether there were any."""
         return self._windows.pop((event, key), None) is not None

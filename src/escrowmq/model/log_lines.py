@@ -12,7 +12,7 @@ import msgspec
 
 from escrowmq.model.event_log import EVENT, RECORD_ATTRIBUTES
 
-#: The level of our own events, by command, where ``log.level`` is ``auto``.
+#: The lowest level of our own events that each command logs if ``log.level`` is ``auto``.
 BROKER_LEVEL = "warning"
 PIPELINE_LEVEL = "info"
 

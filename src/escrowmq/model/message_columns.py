@@ -42,7 +42,7 @@ class QueueOfColumns(msgspec.Struct, frozen=True):
 
     topic: str
     queue_id: int
-    #: Appended to the properties of its messages.
+    #: Appended to the properties of each message in this queue.
     more_properties: bytes
 
 

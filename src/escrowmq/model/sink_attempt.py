@@ -1,12 +1,12 @@
 """Names of the Spark sink's half messages: they tell which write a half message belongs to.
 
-An attempt is what one call of a task's ``write`` holds. Its producer group contains the app id, and
-its transaction id everything else, so a list of transactions shows which attempts no driver will
-ever commit.
+An attempt is the half messages of one call of a task's ``write``. Its producer group contains the
+app id, and its transaction id everything else, so a list of transactions shows which attempts no
+driver will ever commit.
 
-With several brokers, an attempt has a part at each. One of them is the app id's home, where the
-attempt has the same names as with a single broker. The names of every other part contain the home
-and the half message there: the part ends as the attempt at home does.
+With several brokers, one is the app id's home, where the attempt has the same names as with a
+single broker. Its half messages on any other broker are a part, whose names contain the home and
+the first half message there: the part ends as the attempt at home does.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ HOME_MARK = "@"
 """Precedes the home's name or half offset in the names of a part; not legal in an app id."""
 
 OPENING_TOPIC = f"{GROUP_PREFIX}opened"
-"""Topic of the message that opens an attempt at a home without rows for it. It is not consumed."""
+"""Topic of the message that opens an attempt at its home if no row goes there. Never consumed."""
 
 AGE_MS_MAX = 24 * 3_600_000
 """A younger attempt is ended only on evidence, because a job may take this long."""
@@ -65,12 +65,12 @@ class SinkRun:
     """One start of a streaming query, or one plain write."""
 
     app_id: str
-    #: Spark's query id, or ``PLAIN_QUERY``. For a write in ``foreachBatch``, with Spark's batch.
+    #: Spark's query id, or ``PLAIN_QUERY``. In ``foreachBatch``, a mark and Spark's batch follow.
     query_id: str
-    #: The first ``RUN_CHARS`` characters of its id.
+    #: The first ``RUN_CHARS`` characters of the run's id.
     run: str
-    #: End of its home's log when it began, so that a later run has a higher position. Not a
-    #: driver's clock, which may be set back.
+    #: End of the home's log when the run began, so that a later run has a higher position. A
+    #: driver's clock may be set back.
     opened_at: int
 
     @property
@@ -84,7 +84,7 @@ class SinkAttempt:
     """The half messages of one call of ``write``, in one batch of one run."""
 
     run: SinkRun
-    #: A number in a stream, otherwise a name.
+    #: A number; a name in a plain write and in ``foreachBatch``.
     batch: int | str
     partition: int
     #: Hexadecimal digits of a UUID, made for this call.

@@ -13,5 +13,5 @@ OWN_PREFIXES = (*GROUP_TOPIC_PREFIXES, GROUP_PREFIX)
 
 #: The topic from which new topics inherit their settings.
 DEFAULT_TOPIC = "TBW102"
-#: Groups of RocketMQ's tools, in upper case.
+#: Prefix, in upper case, of the names of groups of RocketMQ's tools.
 SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"

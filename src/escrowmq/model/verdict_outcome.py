@@ -1,4 +1,4 @@
-"""Outcomes of the pipeline's verdicts."""
+"""Outcomes of verdicts, whether a pipeline's or the broker's own."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ UNFILED_OPS_MAX = 1024 * 1024
 """Decisions in memory at which a checkpoint is due; bulk decisions hardly grow the log."""
 
 
-#: As a tuple, because ``isinstance`` with a union makes the union first.
+#: Records for ``encode_one``; a tuple, because ``isinstance`` with ``Prepared | Stored`` is slow.
 _LONE = (Prepared, Stored)
 _CORE_ONLY = kinds.NameRecord | kinds.CheckRecord | kinds.HistoryRecord | kinds.PopRecord | Recalled
 
@@ -124,12 +124,12 @@ class Store:
         self.durable_end = 0
         #: The same for half offsets.
         self.durable_rows = 0
-        #: Store times never go back, even if the clock does.
+        #: The last store time. It never goes back, even if the clock does.
         self.last_at_ms = 0
         self.checkpointed = 0
         self.previous: Checkpoint | None = None
         self.failure: BaseException | None = None
-        #: The highest ``copy_after_ms`` so far: the longest time from a message to its queue entry.
+        #: The highest ``copy_after_ms`` so far: older messages are copied when they become visible.
         self.copy_after_max_ms = config.copy_after_ms
         #: The log below this may be deleted once a checkpoint records it.
         self.log_start = 0
@@ -283,7 +283,7 @@ class Store:
         self._or_fail(self.log.flush)
 
     def _or_fail(self, work: Callable[[], None]) -> None:
-        """Write something; if that fails, the store is finished."""
+        """Write or flush; if that fails, the store refuses everything from then on."""
         self._refuse_if_failed()
         try:
             work()
@@ -387,7 +387,7 @@ class Store:
         self.give_back()
 
     def give_back(self) -> None:
-        """Close all files as they are."""
+        """Close all files as they are, without a checkpoint."""
         if self.follower is not None:
             self.follower.give_back()
         self.open_files.close()

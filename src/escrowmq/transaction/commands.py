@@ -111,7 +111,7 @@ class Resume(HalfCommand, frozen=True, kw_only=True):
 
 
 class VerdictKind(StrEnum):
-    """Actions that the pipeline can request."""
+    """Actions that a verdict can request."""
 
     COMMIT = "commit"
     ROLLBACK = "rollback"
@@ -120,7 +120,7 @@ class VerdictKind(StrEnum):
 
 
 class Verdict(HalfCommand, frozen=True, kw_only=True):
-    """The pipeline's verdict on one transaction, valid only for the version it was made from."""
+    """Verdict of a pipeline or the broker on one transaction; stale if state or checks changed."""
 
     kind: VerdictKind
     state: State
@@ -130,7 +130,7 @@ class Verdict(HalfCommand, frozen=True, kw_only=True):
 
 
 class Verdicts(msgspec.Struct, frozen=True, kw_only=True):
-    """The pipeline's verdicts on many transactions, in columns, to commit or roll back each."""
+    """Verdicts of a pipeline or the broker on many transactions, to commit or roll back each."""
 
     half_offsets: NumberColumn
     #: Whether to commit the transaction instead of rolling it back.
@@ -221,7 +221,7 @@ class PutTopic(msgspec.Struct, frozen=True, kw_only=True):
     """Create a topic, or change it."""
 
     topic: Topic
-    #: Leave an existing one as it is.
+    #: Whether it is made by use: an existing topic then stays as it is.
     is_only_made: bool = False
 
 
@@ -245,7 +245,7 @@ class PutGroup(msgspec.Struct, frozen=True, kw_only=True):
     """Create a consumer group, or change it."""
 
     group: Group
-    #: Leave an existing one as it is.
+    #: Whether it is made by use: an existing group then stays as it is.
     is_only_made: bool = False
 
 
@@ -254,13 +254,13 @@ class RemoveGroup(Removal, frozen=True, kw_only=True):
 
 
 class PutSetting(msgspec.Struct, frozen=True, kw_only=True):
-    """Set a value."""
+    """Set a value that a tool stores in the broker."""
 
     setting: Setting
 
 
 class RemoveSetting(msgspec.Struct, frozen=True, kw_only=True):
-    """Remove a value."""
+    """Remove a value that a tool stored in the broker."""
 
     name: str
 
@@ -371,7 +371,7 @@ Reply = EndReply | HoldReply | Appended | BatchReply | Obeyed | Cataloged | Reca
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """The core's answer to a command, or the store's once it is written.
+    """The core's answer to a command, or the store's once it has made the frame.
 
     A refusal may have records: a commit whose topic was deleted parks the transaction.
     """
@@ -389,7 +389,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     columns: MessageColumns | None = None
     #: Half messages whose bytes are written again with the records.
     copies: tuple[Half, ...] = ()
-    #: First rows of requests to carry forward before this, each in a frame of its own.
+    #: First rows of requests to carry forward before the records, each in a frame of its own.
     carries: tuple[int, ...] = ()
-    #: Ordinary messages that were sent alone, to carry forward before this, all in one frame.
+    #: Ordinary messages, sent alone, to carry forward before the records, all in one frame.
     carries_alone: tuple[Half, ...] = ()

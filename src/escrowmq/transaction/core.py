@@ -181,12 +181,12 @@ class Transactions:
         return half
 
     def find(self, transaction_id: str) -> Half | None:
-        """The first row of the newest request with this id; None for an empty id."""
+        """The first row of the newest request with this id; None if it is empty or unknown."""
         found = self.table.find(transaction_id) if transaction_id else None
         return None if found is None else self.row(found)
 
     def head_row(self, half: Half) -> Half:
-        """The first half message of its transaction."""
+        """The first half message of the transaction that ``half`` belongs to."""
         head = self.head_of(half.first)
         return half if head == half.half_offset else self.row(head)
 

@@ -27,8 +27,8 @@ class NoteUses(msgspec.Struct, frozen=True, kw_only=True):
 class ExpireGroups(msgspec.Struct, frozen=True, kw_only=True):
     """Expire those of these consumer groups that are unused.
 
-    The sender of the command has checked that the store holds no message that is next for one of
-    them.
+    The sender of the command has checked that no queue still holds the message that one of them
+    would read next.
     """
 
     names: tuple[str, ...]

@@ -19,7 +19,7 @@ class LedgerVerdict(NamedTuple):
 
     #: None means no verdict: the transaction waits for the next look-up.
     kind: VerdictKind | None
-    #: Why it is parked, or why there is no verdict; empty for a commit and a rollback.
+    #: Why the transaction is parked, or gets no verdict; empty for a commit and a rollback.
     reason: str = ""
 
 

@@ -8,14 +8,14 @@ from escrowmq.model.message import SentMessage
 
 
 class PopPlace(msgspec.Struct, frozen=True):
-    """Where a group starts or ends to read one queue by pop."""
+    """Where a group begins to read a queue by pop, or that it stops doing so."""
 
     #: The queue's number, which also names the topic's incarnation.
     queue: int
-    #: Its position becomes this or the one that it has, whichever is lower.
+    #: The group's position becomes this, unless it has a lower one.
     prefix: int
     is_ended: bool = False
-    #: Its position becomes this, even if it has a lower one.
+    #: The group's position becomes this, even if it has a lower one.
     is_reset: bool = False
 
 
@@ -30,7 +30,7 @@ class PopAcks(msgspec.Struct, frozen=True):
     """Queue offsets to acknowledge in one queue."""
 
     queue: int
-    #: Messages below are deleted, so they count as acknowledged.
+    #: Messages below this queue offset are deleted, so they count as acknowledged.
     start: int
     #: ``(first, count)`` of each run.
     ranges: tuple[tuple[int, int], ...]

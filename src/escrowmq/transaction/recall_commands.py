@@ -8,12 +8,12 @@ import msgspec
 class Recall(msgspec.Struct, frozen=True, kw_only=True):
     """Take back a delayed message that is not visible yet. Half messages are rolled back instead.
 
-    ``log_offset`` and ``epoch`` are those under which the sender stored it.
+    ``log_offset`` and ``epoch`` are those under which the broker stored the message.
     """
 
     half_offset: int
     log_offset: int
-    #: Empty if the broker no longer remembers when it stored the message.
+    #: Empty if the message is older than every epoch that the broker remembers.
     epoch: str
     by: str
 

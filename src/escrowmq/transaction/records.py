@@ -423,5 +423,5 @@ def readers_by_type(choose: Callable[[Record], Reader]) -> dict[type[Record], Re
     ``choose`` is a match over all records that looks at nothing but the type. A match takes up to
     3 us per record, a lookup by type 0.06 us.
     """
-    # The values of a blank record do not matter.
+    # ``choose`` looks only at the type of these records, so their values do not matter.
     return {kind: choose(kind(*kind.__struct_fields__)) for kind in get_args(Record)}

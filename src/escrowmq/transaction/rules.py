@@ -54,7 +54,7 @@ class HalfFacts:
     wait_ms: Number
     #: Back-checks that were sent to a live producer.
     checks_sent: Number
-    #: 1 if a ledger table knows its outcome, else 0.
+    #: 1 if the half message names a ledger that a round may look up, else 0.
     has_ledger: Number
 
 
@@ -90,7 +90,7 @@ def is_within_retention(half: HalfFacts, policy: CheckPolicy) -> Truth:
 
 
 def is_for_its_ledger(half: HalfFacts, policy: CheckPolicy) -> Truth:
-    """A ledger table has its outcome, and its next check is due or it would be parked."""
+    """It has a ledger, and its next check is due or its age has reached `park_after_ms`."""
     return (half.has_ledger > 0) & (is_overdue(half, policy) | is_past_retention(half, policy))
 
 
@@ -108,10 +108,10 @@ def is_overdue(half: HalfFacts, _policy: CheckPolicy) -> Truth:
 DUES: Table[Due] = (
     (Due.NOTHING, is_decided),
     (Due.NOTHING, is_parked),
-    # Before every rule that parks: after a long stop of the pipeline, the ledger still decides what
+    # Before every rule that parks: after a long time without rounds, the ledger still decides what
     # it can. Look-ups are not counted, and earlier back-checks do not prevent them.
     (Due.LOOK_UP, is_for_its_ledger),
-    # Before any wait, so that an absent producer cannot keep it undecided.
+    # Before any wait, so that an absent producer cannot keep a half message undecided.
     (Due.PARK, is_past_retention),
     (Due.WAIT, is_waiting),
     # After the wait, so that the producer has as long to answer the last check as the others.

@@ -131,7 +131,7 @@ class StateClaim(msgspec.Struct, frozen=True):
     """The broker that opens a state store, and the place from which it runs."""
 
     lineage: Lineage
-    #: Tells whether an earlier claim came from the same data directory.
+    #: Names the data directory: the same text in each start on it, another in a copy of it.
     place: str = ""
 
 

@@ -108,7 +108,7 @@ class HalfColumns(msgspec.Struct, frozen=True, kw_only=True):
 
 
 HALF_COLUMNS = HalfColumns.__struct_fields__[1:]
-"""Names of the columns that hold values."""
+"""Names of all columns of ``HalfColumns`` but ``is_here``."""
 
 
 class HeldRows(msgspec.Struct, frozen=True, kw_only=True):

@@ -114,7 +114,7 @@ def read_whole(disk: Disk, path: str) -> bytes:
 
 
 def write_whole(disk: Disk, path: str, data: Bytes) -> None:
-    """Write and flush a file with this content; its name is durable once the caller flushes it."""
+    """Write and flush a file with this content; the caller flushes the directory for its name."""
     with contextlib.closing(disk.open(path, create=True)) as file:
         # A crash may have left a longer file here.
         file.truncate(0)
@@ -124,7 +124,7 @@ def write_whole(disk: Disk, path: str, data: Bytes) -> None:
 
 @contextlib.contextmanager
 def on_error(close: Callable[[], None]) -> Iterator[None]:
-    """Close files if the block fails; otherwise they stay open for the caller."""
+    """Call ``close`` if the block fails; otherwise the files stay open for the caller."""
     try:
         yield
     except BaseException:

@@ -22,7 +22,7 @@ _OF_FILE_SYSTEMS = frozenset(
         ".directory",
     }
 )
-#: Files deleted while open (NFS, FUSE), a file's attributes on a Mac, and a desktop's trash.
+#: Prefixes of files deleted while open (NFS, FUSE), of attributes on a Mac, of a desktop's trash.
 _PREFIXES_OF_FILE_SYSTEMS = (".nfs", ".fuse_hidden", "._", ".Trash-")
 
 

@@ -25,7 +25,7 @@ class Reserve:
 
     def __init__(self, disk: Disk, size: int) -> None:
         self._disk = disk
-        #: Bytes that it should hold.
+        #: Bytes of the disk that the file should hold.
         self.size = size
         #: Bytes of the disk that it holds.
         self.held = disk.allocated(PATH)

@@ -57,7 +57,7 @@ class Space:
         self.level = self._level_now(RoomLevel.ALL)
 
     def look(self, pending_bytes: int = 0) -> RoomLevel:
-        """Measure the free room, minus what is accepted but not written yet."""
+        """Measure the free room, minus what is accepted but not written yet; return the level."""
         self.free_bytes = self._disk.free_bytes() + self.reserve.held - pending_bytes
         was, self.level = self.level, self._level_now(self.level)
         if self.level != was:

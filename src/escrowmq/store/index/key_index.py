@@ -212,7 +212,7 @@ class KeyIndex:
         else:
             assert pending is self._merge, "it was not asked for, or is installed"
             self._merge = None
-        # ``forget_below`` may have dropped some of them during the merge.
+        # ``forget_below`` may have dropped some of the merged runs meanwhile.
         replaced = [old for old in pending.replaces if old in self._runs]
         self._garbage.extend(replaced)
         self._set_runs([run, *(old for old in self._runs if old not in replaced)])

@@ -70,7 +70,7 @@ class LogBlocks:
             yield start, self._block(start, int(ends[first:after].max())), order[first:after]
 
     def forget(self) -> None:
-        """Free the memory."""
+        """Forget all cached blocks, to free their memory."""
         self._held.clear()
 
     def _starts(self, offsets: Offsets) -> Offsets:

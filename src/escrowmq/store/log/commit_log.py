@@ -71,7 +71,7 @@ class CommitLog:
         return self.written
 
     def begin_at(self, log_offset: int) -> None:
-        """Continue after the last segment, at this offset."""
+        """Continue the log at this offset, where its last segment ends."""
         self.end = self.written = self.flushed = log_offset
         self._tail_bytes = self.segments[-1].size if self.segments else 0
 

@@ -73,7 +73,7 @@ class MessageEncoder:
                 [message.keys for message in messages],
             )
         else:
-            # Very many messages, which were checked before.
+            # Columns hold very many messages; the broker checked them as it read the request.
             pieces, columns, crcs, offsets = encode_columns(
                 messages, queue_offsets[0], at, self._store_host, bits
             )
@@ -127,7 +127,7 @@ class MessageEncoder:
         try:
             encoded = encode_many(messages, queue_offsets, at, self._store_host, bits)
         except (StructError, AssertionError):
-            # As in ``encode_one``.
+            # The layout cannot hold a number or an address; ``validate`` raises the right error.
             for message in messages:
                 validate(message)
             raise

@@ -266,7 +266,7 @@ def are_intact(data: Bytes, at: int, end: int, records: list[Record]) -> bool:
     """Whether the messages in ``data[at:end]`` match the sizes and checksums in the records."""
     for record in records:
         if type(record) is Lost:
-            # Repair replaced damaged bytes here; these only fill the space.
+            # Repair put this frame in the place of damage; its other bytes only fill the space.
             return True
         if type(record) in BRINGS_MESSAGES:
             placed = record.placed  # type: ignore[union-attr]

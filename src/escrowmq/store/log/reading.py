@@ -30,7 +30,7 @@ class LogReading:
         self._log = log
         self._seed = seed
         self._lost = lost
-        #: By first row. Only requests of very many messages, whose frames take long to verify.
+        #: By first row: ids and numbers of very large requests, whose frames take long to verify.
         self._identities: dict[int, tuple[str, int]] = {}
 
     def record(self, log_offset: int, size: int, crc: int) -> bytes:
@@ -59,7 +59,7 @@ class LogReading:
         return frame
 
     def identity(self, half: Half) -> tuple[str, int]:
-        """Return the transaction id and part number of a request, by its first row.
+        """Return the transaction id and number of a request, by its first row.
 
         The whole frame is verified: a damaged id would look like a new one, and a message that its
         sender repeats would be held twice. The id is empty if retention has deleted the frame,

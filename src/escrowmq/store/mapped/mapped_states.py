@@ -67,7 +67,7 @@ class MappedStates:
     # The port.
 
     def open(self, claim: StateClaim) -> StatePosition | None:
-        """Map the files of a clean stop; delete the files of any other."""
+        """Map the files if they are from a clean stop in this history; delete them otherwise."""
         disk = self._disk
         with _waiting_for_room():
             disk.make_directory(DIRECTORY)
@@ -134,7 +134,7 @@ class MappedStates:
         is_completed = is_same & ~are_open(records["state"]) & (file.checks["op_offset"] < 0)
         differed = np.count_nonzero(~is_completed[changed])
         file.write(changed, records[changed], checks[changed])
-        # A record that something else has changed was counted as it had been before.
+        # Count anew: if another program changed a record, ``write`` has not counted it right.
         file.undecided = file.count_undecided()
         return int(differed)
 
@@ -143,7 +143,7 @@ class MappedStates:
         return list(self._files)
 
     def scan(self, wanted: WantedStates) -> FoundStates:
-        """Look at one file after the other for what is due."""
+        """Search the files in order, until as many wanted records are found as the limit allows."""
         found: list[Rows] = [np.empty(0, dtype=np.int64)]
         left = wanted.limit + 1
         wanted_codes = codes(np.array(wanted.states, dtype=np.uint8))
@@ -222,7 +222,7 @@ class MappedStates:
         return file
 
     def _by_file(self, rows: Rows) -> Iterator[tuple[int, Rows]]:
-        """Yield the base of each file, and its rows."""
+        """Group rows by file: yield the base of each file, and its rows."""
         bases = rows["half_offset"] - rows["half_offset"] % self.part_rows
         for base in np.unique(bases).tolist():
             yield base, rows[bases == base]
@@ -256,7 +256,7 @@ class MappedStates:
 
 @contextmanager
 def _waiting_for_room() -> Iterator[None]:
-    """Raise Unavailable if the disk has no room for a file: a later attempt may succeed."""
+    """Raise Unavailable for an OSError, as of a full disk: a later attempt may succeed."""
     try:
         yield
     except OSError as error:

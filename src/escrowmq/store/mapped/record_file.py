@@ -62,9 +62,9 @@ class RecordFile:
         self.undecided += int(np.count_nonzero(are_open(records["state"])))
 
     def kept(self, known: Rows) -> tuple[Rows, Rows]:
-        """Return copies of all records; undecided ones that are not known are empty.
+        """Return copies of all records, with those emptied that are undecided and not ``known``.
 
-        Retention may have deleted decided rows, while another row keeps their file.
+        Decided ones stay: retention may have deleted their rows while another row keeps this file.
         """
         records, checks = self.records.copy(), self.checks.copy()
         is_gone = are_open(records["state"])
@@ -74,9 +74,9 @@ class RecordFile:
         return records, checks
 
     def keep_known(self, at: Rows, records: Rows, checks: Rows) -> None:
-        """Copy what the core may no longer know of decided rows.
+        """Complete the new records of decided rows with what only the mapped ones have.
 
-        The name of a group may have expired, and the frame of the decision is read from files.
+        The core may have forgotten a group's name, or not have read a decision's frame from files.
         """
         held, is_decided = self.records[at], ~are_open(records["state"])
         is_same = (held["log_offset"] == records["log_offset"]) & (held["size"] == records["size"])
@@ -89,7 +89,7 @@ class RecordFile:
         checks["check"] = check_words(checks)
 
     def due(self, wanted: Rows, check_at_ms: int, stored_at_ms: int) -> Rows:
-        """Return the indices of records with one of these codes that are due."""
+        """Return the indices of heads with these codes that are due, or were stored by a time."""
         is_due = self.checks["next_at_ms"] <= check_at_ms
         if stored_at_ms >= 0:
             is_due |= self.records["stored_at_s"] <= stored_at_ms // 1_000
@@ -104,7 +104,7 @@ class RecordFile:
 
     def _are(self, wanted: Rows) -> Rows:
         found = np.zeros(len(self.records), dtype=np.bool_)
-        # Several times as fast as numpy's isin.
+        # For a few codes, this is several times as fast as numpy's isin.
         for code in wanted.tolist():
             found |= self.records["state"] == code
         return found

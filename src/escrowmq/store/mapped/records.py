@@ -37,7 +37,7 @@ CHECKS = np.dtype(
         ("next_at_ms", "<i8"),
         ("op_offset", "<i8"),
         ("checks_sent", "<u2"),
-        # Whether it is undecided and stands for its transaction.
+        # Whether the half message is the head of an undecided transaction.
         ("is_head", "<u2"),
         ("check", "<u4"),
     ]

@@ -14,7 +14,7 @@ OffsetKey = tuple[str, str, int]
 """Consumer group, topic, queue id."""
 
 CatalogTable: TypeAlias = Literal["topics", "groups", "settings"]
-"""A table of the catalog's documents."""
+"""A table of ``meta.db`` with documents of the catalog."""
 
 
 @dataclass(slots=True)
@@ -42,7 +42,7 @@ class Changes:
 
 def write_changes(file: MetaFile, changes: Changes) -> None:
     """Make the changes durable, all or none."""
-    # The table names are constants of the caller.
+    # The table names in the statements are constants of the caller, never a user's input.
     with file.transaction() as connection:
         if changes.is_anew:
             for table in ("offsets", "standing", *changes.documents):

@@ -95,7 +95,7 @@ class Meta:
         self._limits = limits
         #: Rows that were left out because they were damaged.
         self.bad_rows = 0
-        #: The file's contents when it was opened. A file of version 1 is their only source.
+        #: The file's contents when it was opened. In version 1 the log did not have them.
         self.stated_topics: dict[str, StatedTopic] = {}
         self.stated_groups: dict[str, StatedGroup] = {}
         self.stated_settings: dict[str, Setting] = {}
@@ -291,7 +291,7 @@ class Meta:
     # Writing.
 
     def take(self, standing: int = -1, rows_max: int = WRITTEN_MAX) -> Changes:
-        """Take about ``rows_max`` changes; the last of them bring the file to ``standing``."""
+        """Take about ``rows_max`` changes; add ``standing`` if no change of the catalog is left."""
         changes = Changes(
             forgotten_topics=list(self._forgotten_topics),
             forgotten_groups=list(self._forgotten_groups),

@@ -90,7 +90,7 @@ class MetaFile:
             self._connection = sqlite3.connect(
                 path, isolation_level=None, timeout=1.0, check_same_thread=False
             )
-        # The checksum finds invalid UTF-8, like all other damage.
+        # Do not raise for invalid UTF-8: the row's checksum finds it, like all other damage.
         self._connection.text_factory = lambda data: data.decode(errors="replace")
         self._copying = Lock()
         self._is_closing = False
@@ -106,7 +106,7 @@ class MetaFile:
     def rows(self, table: str, columns: Iterable[str]) -> Iterator[tuple[object, ...] | None]:
         """Yield all rows without their checksum, and None for a row whose checksum is wrong."""
         with self._errors():
-            # Table and columns are constants of the caller.
+            # Table and columns are constants of the caller, never a user's input.
             query = f"SELECT {', '.join(columns)}, checksum FROM {table}"  # noqa: S608
             for *row, checksum in self._connection.execute(query):
                 yield tuple(row) if checksum == row_checksum(row) else None
@@ -230,5 +230,5 @@ def _refuse_write_version(path: str) -> None:
 
 
 def row_checksum(row: Iterable[object]) -> int:
-    """Return the checksum of a row's other columns."""
+    """Return the checksum of a row, given all its other columns."""
     return zlib.crc32("\0".join(map(str, row)).encode())

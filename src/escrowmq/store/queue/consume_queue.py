@@ -70,7 +70,7 @@ class ConsumeQueue:
         self._disk = disk
         self._files = files
         self.topic, self.queue_id = named.topic, named.queue_id
-        #: Whether no earlier release can have made it.
+        #: Whether its topic has an incarnation: then no earlier release can have made its files.
         self._is_new = named.incarnation > 0
         #: Prefix of its files' paths.
         self.prefix = files_of(named.id)
@@ -167,7 +167,7 @@ class ConsumeQueue:
         return found
 
     def rows(self, offset: int, count: int) -> Rows:
-        """Return the same entries as numpy rows, for bulk reads."""
+        """Return up to ``count`` entries from this offset on as numpy rows, for bulk reads."""
         end = min(offset + count, self.end)
         assert offset >= self.start
         found = [np.zeros(0, dtype=QUEUE_ENTRY)]
@@ -267,7 +267,7 @@ class ConsumeQueue:
                 grown.append(path.rpartition("/")[0])
             skip = offset - tail.first
             part = data[skip * ENTRY_BYTES : (stop - tail.first) * ENTRY_BYTES]
-            # Not through ``OpenFiles``, which belongs to the reading thread.
+            # Not through ``OpenFiles``, which belongs to the store's thread; this may be another.
             files.append(self._disk.open(path, create=True))
             files[-1].write_at(offset % FILE_ENTRIES * ENTRY_BYTES, part)
             offset = stop
@@ -298,7 +298,10 @@ class ConsumeQueue:
         return after
 
     def _pieces(self, offset: int, end: int) -> Iterator[Rows]:
-        """Yield entries without ``OpenFiles``, which belongs to the reading thread."""
+        """Yield entries ``[offset, end)`` in pieces, and open each file anew.
+
+        ``OpenFiles`` belongs to the store's thread, and this may run in another one.
+        """
         filed = min(self.filed, end)
         while offset < filed:
             file_end = min(filed, offset - offset % FILE_ENTRIES + FILE_ENTRIES)

@@ -46,7 +46,7 @@ class Shown:
         self._later.append((record, where))
 
     def show(self) -> None:
-        """Show everything that was applied; it is durable now."""
+        """Show the records that ``later`` has kept, which are durable now."""
         if not self._later:
             return
         shown, self._later = self._later, []
@@ -67,7 +67,7 @@ class Shown:
         queue = self._queues.pop(number, None)
         if queue is None:
             return
-        # A later queue of the same name is not shown yet.
+        # A later queue of the same name is not shown yet, so the name still means this one.
         forget_queue(self._queues_of, queue.topic, queue.queue_id)
         if queue.may_have_files:
             paths = queue.paths()

@@ -60,9 +60,9 @@ class TransactionPage(msgspec.Struct, frozen=True):
 
 
 class DueBy(NamedTuple):
-    """Limits a list to heads that the time rules may want something of."""
+    """Limits a list to heads for which the time rules may demand an action."""
 
-    #: Their next check is due by this time, or they were stored by that one.
+    #: Heads whose next check is due by ``check_at_ms``, or that were stored by ``stored_at_ms``.
     check_at_ms: int
     stored_at_ms: int
 
@@ -77,7 +77,7 @@ def list_heads(
     looked_at_max: int = LOOKED_AT_MAX,
     due_by: DueBy | None = None,
 ) -> TransactionPage:
-    """Return a page of heads in ``[start, end)`` that are in one of ``states``, at least one."""
+    """Return a page of heads in ``[start, end)`` in one of ``states``, which must not be empty."""
     wanted = WantedHeads(states, due_by)
     table = store.table
     end = min(end, table.end)
@@ -206,7 +206,7 @@ def _heads_in(
         for row in table.survivors.between(*block)
         if table.place(row)[0] is None
     ]
-    # One more head tells where the next page begins. Newer rows of the map replace the others.
+    # One more head tells where the next page begins. Survivors replace their rows in the file.
     heads, more = np.empty(0, dtype=_HEAD), limit + 1 + len(kept)
     if chunk is not None:
         heads = _from_chunk(chunk, block, wanted, more)
@@ -222,7 +222,7 @@ def _heads_in(
 
 
 def _without_later(store: Store, heads: Rows) -> Rows:
-    """Return these without the first rows of later requests of a transaction."""
+    """Return these heads without the first rows of later requests of a transaction."""
     later = store.core.heads
     if later:
         is_first = [row not in later for row in heads["half_offset"].tolist()]

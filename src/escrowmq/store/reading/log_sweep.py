@@ -1,6 +1,6 @@
 """Reads a range of the log for listings, with the most common records as columns.
 
-Most of a log is transactions of one message, in a fixed layout (see ``lone``). Their frames are
+Most of a log is transactions of one message, in a fixed layout (``lone_frames``). Their frames are
 verified one by one, like all frames. Then numpy extracts their fields, and only their texts become
 Python objects. Lone records that are not wanted are skipped by the length in their heads, without
 being verified. All other records are decoded one by one.
@@ -205,7 +205,7 @@ class LogSweep:
         return True
 
     def _pass_over(self, swept: Swept, *, is_told: bool) -> None:
-        """Skip bytes that are not a frame, up to the next frame or as far as the search came."""
+        """Skip bytes up to the next frame or the end of the search; report them if ``is_told``."""
         at = swept.end
         swept.end = self._scan.next_frame(at + 1)
         if is_told:

@@ -115,7 +115,7 @@ class StoreReader:
     ) -> Pulled:
         """Return visible messages from this offset on; with ``codes``, only with such tags.
 
-        ``examined_max`` limits further how many entries a filtered read examines.
+        A filtered read examines ``examined_max`` entries, or ``FILTERED_MAX`` if it is not given.
         """
         queue = self.queue(topic, queue_id)
         if queue is None:

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 class UndecidedCounts(msgspec.Struct, kw_only=True):
     """Counts of transactions that are not decided."""
 
-    #: Prepared transactions, which back-checks or the pipeline will still ask about.
+    #: Prepared transactions, which rounds of the broker or a pipeline may still check.
     undecided: int = 0
     #: When the oldest of them was stored; None if there is none.
     oldest_undecided_at_ms: int | None = None
-    #: Parked transactions, which wait for a person.
+    #: Parked transactions, which are not checked any more.
     parked: int = 0
 
 

@@ -40,7 +40,7 @@ def _written_from_ms(store: Store, location: int) -> int:
 
 
 def _decided_from_ms(store: Store, half: Half) -> int:
-    """Return when it was decided, or until when the decision delayed it; 0 if that is gone."""
+    """Return when the message was decided, or until when that delayed it; 0 if it is unknown."""
     op_offset = store.table.op_offset(half)
     if op_offset < store.log.start or store.lost.hold(op_offset):
         return 0
@@ -55,7 +55,7 @@ def _decided_from_ms(store: Store, half: Half) -> int:
 
 
 def _brought_from_ms(store: Store, half: Half) -> int:
-    """Return until when the frame with its bytes delayed it; 0 if that frame is not found."""
+    """Return until when the frame of the message's bytes delayed it; 0 if that is not found."""
     frame = _frame_of(store, half)
     for record in () if frame is None else frame.records:
         if isinstance(record, Scheduled):

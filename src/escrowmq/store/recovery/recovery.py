@@ -1,7 +1,8 @@
 """Opens a store: loads the newest checkpoint, then applies the rest of the log.
 
 Recovery decides nothing. It cuts every projection to the checkpoint and replays the log after it.
-If it replayed anything and the disk has room, it takes a checkpoint. Doing it twice gives the same.
+If it replayed anything and the disk has room, it takes a checkpoint. A second recovery gives the
+same state.
 """
 
 from __future__ import annotations
@@ -152,7 +153,7 @@ def _open(
     checkpoint = newest_checkpoint(disk, found)
     commit = CommitLog(disk, config.segment_bytes_max)
     store = Store(disk, commit, form, config, policy, store_host)
-    # A deleted file takes room while it is open.
+    # Close the files on an error: one that is deleted takes room as long as it is open.
     with on_error(store.give_back):
         open_segments(disk, commit, checkpoint.log_start if checkpoint else 0)
         if checkpoint is not None:

@@ -79,7 +79,7 @@ class Pinned(msgspec.Struct, kw_only=True):
 
     checkpoint: Checkpoint | None
     format: File
-    #: By start: the file, and how many of its bytes belong to the log.
+    #: By the start of each segment: its file, and how many of the bytes belong to the log.
     segments: dict[int, tuple[File, int]]
 
     @property
@@ -164,7 +164,7 @@ class Room(msgspec.Struct, frozen=True, kw_only=True):
 
 
 ENOUGH = Room()
-"""Room for one copy, with nothing left beside it."""
+"""Demands room for one copy, even if the copy leaves nothing free."""
 
 
 def take(
@@ -278,7 +278,7 @@ def _write_blocks(target: Disk, path: str, blocks: Iterable[bytes], room: Room) 
     offset = 0
     with closing(target.open(path, create=True)) as copy:
         for block in blocks:
-            # Looked at again: others write to this disk while the copy is made.
+            # Check before each block: others write to this disk while the copy is made.
             room.check(target, len(block))
             copy.write_at(offset, block)
             offset += len(block)

@@ -75,14 +75,14 @@ def fillers(inspection: Inspection) -> list[Filler]:
             raise _impossible(filler.place)
     first: dict[str, int] = {}
     for gap in inspection.report.gaps:
-        # The range is unknown, so pick the one with the most room.
+        # The range that assigned the numbers is unknown, so pick the one with the most room.
         suspects = _suspects(made, gap, first.get(gap.what, 0))
         filler = max(suspects, key=lambda one: one.room)
         _give(filler, gap, inspection)
         if filler.room < 0:
             raise _impossible(filler.place)
         if gap.what in (QUEUE_NAME, ORIGIN):
-            # Names are valid only in the order of their numbers.
+            # A replay takes names only in the order of their numbers.
             first[gap.what] = filler.place.log_offset
     # Other fillers with enough room repeat the facts, because a replay may start between them.
     for gap in inspection.report.gaps:

@@ -1,6 +1,6 @@
-"""Checks the files that a checkpoint names, and finds what points into damaged log ranges.
+"""Checks the files that a checkpoint names, all of which can be rebuilt from an intact log.
 
-All of them are projections: an undamaged log can rebuild them.
+It also finds the state rows and queue entries in them that point into damaged ranges of the log.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ def merged_by_queue(spans: Iterable[QueueSpan]) -> list[QueueSpan]:
 
 
 def add_gaps(report: StoreReport, queues: dict[int, NamedQueue], known_to: int) -> None:
-    """Add numbers that no intact frame assigned to the hits: a destroyed frame assigned them.
+    """Add to the hits all numbers that no intact frame assigned: a destroyed frame did.
 
     Below the log offset ``known_to``, the projections already know what is lost.
     """

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 BY = "store repair"
 REPORT = "report.json"
-#: Findings about files that are rebuilt from the log.
+#: Codes of findings about files that are rebuilt from the log.
 PROJECTIONS = ("state_table_damaged", "consume_queue_damaged", "key_index_damaged")
 _COPIED_BYTES = 4 * 1024 * 1024
 

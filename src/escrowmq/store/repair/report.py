@@ -37,7 +37,7 @@ class BadRange(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def end(self) -> int:
-        """Where the next intact frame starts, or the log ends."""
+        """The log offset after its last byte."""
         return self.log_offset + self.length
 
 

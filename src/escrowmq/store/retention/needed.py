@@ -1,9 +1,9 @@
 """Finds the half messages that retention must carry forward, a slice at a time.
 
 A scan of every undecided row takes long when there are hundreds of thousands. Each slice examines
-some chunks, or about two thousand rows of the map, and other work runs in between. A row that is no
-longer needed never becomes needed again, and rows move only from chunks to the map. So a walk over
-the chunks first and the map second misses none.
+some chunks, or about two thousand survivors, and other work runs in between. A row that is no
+longer needed never becomes needed again, and rows move only from chunks to the survivors. So a walk
+over the chunks first and the survivors second misses none.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CHUNKS_SLICE = 32_768
 """Rows of chunks that one slice examines, by column; it examines whole chunks."""
 
 SURVIVORS_SLICE = 2_048
-"""Rows of the map that one slice examines, one by one."""
+"""Survivors that one slice examines, one by one."""
 
 #: A needed row: its number, the first row of its request and, in that row only, the number of rows
 #: in the request; the location and number of its bytes, and whether they were carried forward.
@@ -47,7 +47,7 @@ class Needed(msgspec.Struct, frozen=True):
     """Rows that retention must carry forward, as one slice of its scan found them."""
 
     rows: Rows
-    #: The slice examined rows of the map and needs none of those below this one.
+    #: No survivor that the slice examined is needed if it is below this row.
     lowest: int
 
 

@@ -52,7 +52,10 @@ def expired_below(store: Store, now_ms: int) -> int:
 
 
 def crowded_below(store: Store) -> int:
-    """Return the same by size alone; the bytes of half messages still needed do not count."""
+    """Return the log offset below which everything may be deleted by size alone.
+
+    The bytes of messages that are still needed do not count.
+    """
     below, limit = store.log.start, store.config.retention_bytes
     if not limit:
         return below

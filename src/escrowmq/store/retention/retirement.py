@@ -178,7 +178,7 @@ class Retirement:
     def _would_copy_again(self, carried_bytes: int, oldest: Segment) -> bool:
         """Whether retention by size would carry the same half messages forward again and again.
 
-        It may do so for a few that free much more: a parked one must not pin the log.
+        Carrying a few again is fine if it frees much more: a parked one must not pin the log.
         """
         if not carried_bytes:
             return False
@@ -225,7 +225,7 @@ class Retirement:
         cut_at_ms = self._segment_of(below).first_at_ms
         bound_ms = cut_at_ms + store.copy_after_max_ms
         queues, starts = list(store.queues.values()), list[int]()
-        # Where each queue starts without the log below.
+        # Find where each queue will start once the log below is gone.
         yield Aside(lambda: starts.extend(one.first_after(below, bound_ms) for one in queues))
         for queue, start in zip(queues, starts, strict=True):
             queue.forget_below(start)

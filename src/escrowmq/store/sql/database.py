@@ -61,12 +61,12 @@ class StateDatabase:
 
     @property
     def is_sqlite(self) -> bool:
-        """Whether it is an SQLite file."""
+        """Whether the URL names an SQLite database, in a file or in memory."""
         return self._engine.dialect.name == "sqlite"
 
     @property
     def is_connected(self) -> bool:
-        """Whether the last work on it succeeded."""
+        """Whether there is a connection; an error ends it."""
         return self._connection is not None
 
     def connect(self) -> None:
@@ -129,7 +129,7 @@ class StateDatabase:
             self.close()
             raise StatesLostTrack from None
         except StatesLostTrack:
-            # The next call must look at the position.
+            # The next call connects again, and so reads the position again.
             self.close()
             raise
         except (self._errors.DataError, self._errors.ProgrammingError) as error:

@@ -43,7 +43,7 @@ def state_tables() -> StateTables:
         sa.Column("epoch", name, nullable=False),
         sa.Column("log_offset", sa.BigInteger, nullable=False),
         sa.Column("rows_end", sa.BigInteger, nullable=False),
-        # Batches that were applied since the store id was first claimed.
+        # Batches, replaced ranges and clean stops, since the store id was first claimed.
         sa.Column("batches", sa.BigInteger, nullable=False),
         sa.Column("place", name, nullable=False),
         # When its broker wrote last, by the database's clock; NULL once that broker has stopped.

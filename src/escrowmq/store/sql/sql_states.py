@@ -61,8 +61,9 @@ class SqlStates:
         self._unanswered: StateBatch | StatePart | None = None
         #: The change whose answer was lost and that the database has.
         self._found: StateBatch | StatePart | None = None
-        #: Whether this broker has had the claim, and the claim that it met instead.
+        #: Whether this broker has had the claim.
         self._was_open = False
+        #: Epoch and last write of another start that has the claim, when ``open`` last met one.
         self._met: tuple[str, float] | None = None
 
     # The port.
@@ -177,7 +178,7 @@ class SqlStates:
         )
         asked: Any = in_range
         if wanted.check_at_ms is not None:
-            # Each half uses its own index; one condition with OR would use neither.
+            # Each of the two queries uses its own index; one query with OR would use neither.
             asked = sa.union(
                 in_range.where(rows.next_check_at_ms <= wanted.check_at_ms),
                 in_range.where(rows.stored_at_ms <= wanted.stored_at_ms),
@@ -189,7 +190,7 @@ class SqlStates:
         return FoundStates(found[: wanted.limit], next_first)
 
     def low_water(self) -> int:
-        """The lowest row; the end if there is none."""
+        """The half offset of the lowest row; the end if there is none."""
         import sqlalchemy as sa
 
         self._connect_again()
@@ -277,7 +278,7 @@ class SqlStates:
             raise self._claimed(found.place)
         starts = {one.id for one in claim.lineage.epochs}
         if not self._was_open or found.epoch in starts:
-            # An earlier start of this broker, which is over.
+            # An earlier start of this broker has the claim, and that start is over.
             return
         # Either the database went back to a start that the log lost, or a copy of the machine runs.
         met, self._met = self._met, (found.epoch, found.beat_at)
@@ -297,7 +298,7 @@ class SqlStates:
 
     @contextmanager
     def _change(self, change: StateBatch | StatePart) -> Iterator[Connection]:
-        """Run the block as one transaction that counts up the position."""
+        """Run the block as one transaction; the change is unanswered until the commit."""
         self._unanswered, self._found = change, None
         with self._database.transaction() as connection:
             yield connection
@@ -307,7 +308,7 @@ class SqlStates:
     def _move(
         self, connection: Connection, to: StatePosition | None = None, **more: object
     ) -> None:
-        """Count up the position, and move it; raise if it is not where this broker left it."""
+        """Count a change, and move the position; raise if it is not where this broker left it."""
         import sqlalchemy as sa
 
         table = self._database.tables.position

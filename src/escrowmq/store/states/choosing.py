@@ -28,7 +28,7 @@ def states_of(store: Store, policy: CheckPolicy) -> StateStore | None:
     if policy.state_store == "mapped":
         return MappedStates(store.disk, store.table.chunk_rows)
     if policy.state_store == "sql":
-        # Imported here, because most brokers have no use for it.
+        # Imported here, because brokers with another state store do not need this module.
         from escrowmq.store.sql.sql_states import SqlStates
 
         url = policy.state_url or url_in(store.disk)
@@ -37,7 +37,7 @@ def states_of(store: Store, policy: CheckPolicy) -> StateStore | None:
 
 
 def open_states(store: Store) -> None:
-    """Let the chosen state store follow the store, and bring it up to the log if it is there."""
+    """Let the chosen state store follow the store; bring it up to the log if it can be reached."""
     states = states_of(store, store.core.policy)
     if states is None:
         return

@@ -45,7 +45,7 @@ SLICE_ROWS = 16_384
 WAIT_S = 65.0
 """A call that takes longer is interrupted. A database ends a statement by itself after 60 s."""
 LOST_MAX = 3
-"""Attempts in one call to make a state store equal that loses track again and again."""
+"""How often a state store may lose track before ``follow_all`` gives up."""
 
 
 class FollowerWork(msgspec.Struct, frozen=True):
@@ -72,10 +72,10 @@ class Follower:
         self.caught_up = 0
         #: Whether a thread of its own does the work.
         self.is_led = False
-        #: How long a call may take that is not made by that thread.
+        #: How long a call may take that the store's thread makes itself.
         self.wait_s = WAIT_S
         self._is_open = False
-        #: Whether the ranges that the state store has must be asked for.
+        #: Whether all ranges must be compared: first, the state store is asked which it has.
         self._must_replace = True
         #: Whether a difference is an error: the state store said that it is where the log is.
         self._was_current = False
@@ -87,7 +87,7 @@ class Follower:
         #: Rows before this one were handed over.
         self._appended_to = 0
         self.notes = StateNotes(store)
-        #: Notes that were made while ranges were made equal may be in them already.
+        #: Decisions noted while ranges were made equal: the ranges may have them already.
         self._unsure_notes = 0
         self._batch: StateBatch | None = None
         self._wants_beat = self._wants_low_water = False
@@ -95,12 +95,12 @@ class Follower:
         self.low_water = -1
         #: Whether the ranges are only compared: then no change may be outstanding.
         self._is_verifying = False
-        #: Where the log was when the ranges were asked for.
+        #: Durable end of the log when the ranges were asked for.
         self._replacing_from = 0
         #: Times that the state store lost track; results of work from before are void.
         self._times_lost = 0
 
-    # What it has not seen yet.
+    # What the state store has not seen yet.
 
     @property
     def lag_rows(self) -> int:
@@ -226,7 +226,7 @@ class Follower:
     def close(self) -> None:
         """Release the state store, and tell it how far it is if it has everything."""
         if self.is_led:
-            # Its thread never came back, and may still use it.
+            # The state store's thread never came back, and may still use the state store.
             return
         is_current = self.is_equal and self.problem is None
         position = self.here(self._appended_to) if is_current and not self.lag_rows else None
@@ -251,7 +251,7 @@ class Follower:
         self._is_open = self._must_replace = True
         self._is_verifying = False
         is_current = position is not None and position.log_offset == self._store.recovered_at
-        # One that lost track differs, and that is no error.
+        # A state store that lost track differs, and that is no error.
         self._was_current = is_current and not self._times_lost
         self._note_return()
 
@@ -320,7 +320,7 @@ class Follower:
         return self.states.replace(whole)
 
     def _verified(self, part: StatePart) -> int:
-        """Compare a part with what memory has; if it differs, replace all of it."""
+        """Replace a part by the rows in memory; if any differed, again with those in files."""
         differed = self.states.replace(part)
         if differed:
             self._filled(part)
@@ -429,4 +429,4 @@ def _nothing() -> None:
 
 
 def _ignored(_: None) -> None:
-    """Have no use for a result."""
+    """Ignore the result of ``_nothing``."""

@@ -47,7 +47,7 @@ class StateNotes:
 
     @property
     def are_too_many(self) -> bool:
-        """Whether comparing everything costs less."""
+        """Whether there are so many notes that comparing everything costs less."""
         return self.decisions > NOTES_MAX or len(self._checked) > NOTES_MAX
 
     def clear(self) -> None:
@@ -55,7 +55,7 @@ class StateNotes:
         self._decided, self._checked = array("q"), {}
 
     def listen(self, appliers: dict[type[kinds.Record], Callable[[Any, Where], None]]) -> None:
-        """Note from now on what these functions apply."""
+        """Wrap these functions, so that the records that they apply are noted from now on."""
         notes: dict[type[kinds.Record], Callable[[Any, Where], None]] = {
             kinds.Decided: self._note_decided,
             kinds.BatchDecided: self._note_batch,

@@ -188,7 +188,7 @@ class Chunk:
             self.state[at:end] = array("B", (rows.state,)) * count
         self.id_hash[at:end] = array("I", (crc32(rows.transaction_id.encode()),)) * count
         self.next_at_ms[at:end] = array("q", (NEVER,)) * count
-        # It may be shorter than the rows; the remaining rows are never due.
+        # ``next_at_ms`` may be shorter than the rows; the remaining rows are never due.
         if next_at_ms:
             self.next_at_ms[at : at + len(next_at_ms)] = array("q", next_at_ms)
         self.count = end

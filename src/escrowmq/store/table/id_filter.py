@@ -32,7 +32,7 @@ class IdFilter:
 
     @property
     def is_full(self) -> bool:
-        """Whether it should be rebuilt larger."""
+        """Whether the filter should be rebuilt larger."""
         return self.added * _BITS_PER_ROW > self._mask + 1
 
     def add(self, id_hash: int) -> None:

@@ -21,7 +21,7 @@ LOOKAHEAD_MS = 1_000
 
 
 class Releases:
-    """Releases of one state table."""
+    """Finds the messages of one state table that become visible next."""
 
     def __init__(self, table: RowPlaces) -> None:
         self._table = table
@@ -52,5 +52,5 @@ class Releases:
             if len(rows) >= limit:
                 last_ms = int(np.partition(due, limit - 1)[limit - 1])
         order = np.lexsort((rows, due))
-        # Rows of a chunk that is about to leave are also in the map.
+        # Needed rows of a chunk that is about to leave memory are survivors, too.
         return list(dict.fromkeys(rows[order].tolist()))[:limit]

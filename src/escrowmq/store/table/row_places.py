@@ -29,7 +29,7 @@ class RowPlaces:
     def __init__(self, disk: Disk, chunk_rows: int) -> None:
         self.chunk_rows = chunk_rows
         self.files = StateFiles(disk, chunk_rows)
-        #: The lowest known row; the map may hold older survivors.
+        #: The lowest row in chunks and files; there may be older survivors.
         self.start = 0
         self.end = 0
         #: By base, ascending.
@@ -40,7 +40,7 @@ class RowPlaces:
         self.ids = IdFilter()
         #: Bases of chunks that leave memory once a checkpoint has written them.
         self._leaving: list[int] = []
-        #: Whether rows may be missing in between, lost or deleted; then each is handled alone.
+        #: Whether rows between others may be lost or deleted: then code takes them one by one.
         self.lacks_rows = False
 
     def get(self, half_offset: int) -> Half | None:
@@ -76,7 +76,7 @@ class RowPlaces:
         )
 
     def kept(self) -> Iterator[Half]:
-        """Yield the rows of the map, except those of a chunk that is about to leave."""
+        """Yield the survivors, except those that are still in a chunk, which is about to leave."""
         for row, half in self.survivors.rows.items():
             if self.place(row)[0] is None:
                 yield half

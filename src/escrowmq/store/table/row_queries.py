@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 
 class LogReaders(msgspec.Struct, frozen=True):
-    """Functions that read the log, where the text of each row is."""
+    """Functions that read the log for what rows do not hold: ids, messages, deciders."""
 
-    #: Transaction id and part number of a request, by its first row.
+    #: Transaction id and number of a request, by its first row.
     identity: Callable[[Half], tuple[str, int]]
     #: Whether a stored half holds this message.
     holds: Callable[[Half, SentMessage], bool]
-    #: Return the client that decided in the frame at this offset, and when it did.
+    #: By a frame's log offset: who made the decision that it holds, and when.
     decision: Callable[[int], tuple[str, int]]
 
 
@@ -68,7 +68,7 @@ class RowQueries(RowPlaces):
         return None
 
     def may_have_id(self, half: Half, transaction_id: str) -> bool:
-        """Whether the row may belong to this transaction, judging by its hash.
+        """Whether the row may belong to this transaction, judging by the id's hash.
 
         A row that only files hold is decided, and any id may match it.
         """
@@ -110,15 +110,15 @@ class RowQueries(RowPlaces):
         return self._reading.holds(half, message)
 
     def identity(self, half: Half) -> tuple[str, int]:
-        """Return the transaction id and part number, as they were prepared."""
+        """Return the transaction id and number of a request, as they were prepared."""
         return self._reading.identity(half)
 
     def decided_by(self, half: Half) -> tuple[str, int]:
-        """Return who decided it, and when."""
+        """Return who decided the half message, and when."""
         return self._reading.decision(self.op_offset(half))
 
     def op_offset(self, half: Half) -> int:
-        """Return the frame that decided it; -1 if none has, or if it is no longer known."""
+        """Return the log offset of the frame that decided it; -1 if none is known."""
         if half.op_offset >= 0:
             return half.op_offset
         # Memory has it until a file does; a row that was carried forward may have no file.
@@ -142,7 +142,7 @@ class RowQueries(RowPlaces):
         return held_in(self, queues, rows_max)
 
     def due(self, now_ms: int, limit: int) -> list[int]:
-        """Return the rows that are due: undecided ones to check, committed ones to make visible."""
+        """Return up to ``limit`` due rows: undecided ones to check, committed ones to show."""
         rows = [half.half_offset for half in self.kept() if half.next_at_ms <= now_ms]
         for chunk in self.chunks.values():
             if len(rows) >= limit:
@@ -168,7 +168,7 @@ class RowQueries(RowPlaces):
     @property
     def needed_bytes(self) -> int:
         """Stored bytes of the needed rows."""
-        # The map already has the needed rows of a chunk that is about to leave.
+        # Needed rows of a chunk that is about to leave memory are counted as survivors.
         staying = (chunk for base, chunk in self.chunks.items() if base not in self._leaving)
         return self.survivors.needed_bytes + sum(
             chunk.needed_bytes() for chunk in staying if chunk.needed

@@ -247,7 +247,7 @@ class StateFiles:
             self.chunks.pop(0)
 
     def collect(self, keep: Iterable[str]) -> None:
-        """Delete every file that no checkpoint names."""
+        """Delete every file except these, which a checkpoint names."""
         kept = set(keep)
         for name in self._disk.list(DIRECTORY):
             if name not in kept:

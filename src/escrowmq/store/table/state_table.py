@@ -110,7 +110,7 @@ class StateTable(RowQueries):
                 self.survivors.change(row, state=state, next_at_ms=NEVER, op_offset=op_offset)
 
     def mark(self, first: int, count: int, state: State) -> None:
-        """Set the state of rows: parked, resumed, or decided once ``ops`` has the decision."""
+        """Set the state of rows; before a final state, the caller adds the decision to ``ops``."""
         decided = state in _DECIDED
         for chunk, at, end in self.slices(first, count):
             chunk.set_state(at, end, state, decided=decided)
@@ -126,7 +126,7 @@ class StateTable(RowQueries):
         chunk, at = self.place(half_offset)
         if chunk is not None:
             chunk.set_next(at, at_ms)
-        # The map also has the rows of a chunk that is about to leave.
+        # Needed rows of a chunk that is about to leave memory are survivors, too.
         self.survivors.change(half_offset, next_at_ms=at_ms)
 
     def release(self, rows: Rows) -> None:
@@ -212,9 +212,9 @@ class StateTable(RowQueries):
         )
 
     def _drop(self, base: int) -> None:
-        """Put a chunk's needed rows into the map; the chunk itself stays until it is on disk."""
+        """Make a chunk's needed rows survivors; the chunk stays in memory until it is on disk."""
         chunk = self.chunks[base]
-        # Due checks that were seen in the chunk must not count as new in the map.
+        # Due checks that were seen in the chunk must not count as new among the survivors.
         unseen_from_ms = min(self.survivors.check_from_ms, chunk.check_from_ms)
         for at in chunk.needed_below(NEVER).tolist():
             half = self.get(base + at)
@@ -224,7 +224,7 @@ class StateTable(RowQueries):
 
     def install(self, snapshot: StateSnapshot) -> None:
         """Drop from memory what need not stay there, now that files hold the snapshot."""
-        # Decided rows of the map have their own op offset.
+        # Survivors that were decided keep their own op offset.
         self.ops.forget_frozen()
         self.survivors.saved()
         self._leaving = []

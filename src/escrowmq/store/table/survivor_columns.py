@@ -35,7 +35,7 @@ _EMPTY = (-1, 0, NEVER, 0, 0, 0, 0, int(State.ROLLED_BACK))
 
 
 class KeptRows:
-    """Columns of the map's rows, unordered; some slots may be empty."""
+    """Columns of the survivors, unordered; some slots may be empty."""
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
@@ -61,7 +61,7 @@ class KeptRows:
 
 
 class SurvivorColumns:
-    """A slot for each row of the map; slots of removed rows are reused."""
+    """A slot for each survivor; slots of removed rows are reused."""
 
     def __init__(self) -> None:
         self._rows = np.zeros(_SLOTS_MIN, dtype=_COLUMNS)

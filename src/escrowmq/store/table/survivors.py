@@ -37,7 +37,7 @@ class Survivors:
         self._saving: SavedSurvivors | None = None
         #: Stored bytes of the needed rows.
         self.needed_bytes = 0
-        #: No check has come due since the last look, and none will before this time.
+        #: Lower bound of the time at which the first check is due that the last look did not see.
         self.check_from_ms = NEVER
         self._row_by_log_offset: dict[int, int] = {}
         self._hash_by_row: dict[int, int] = {}

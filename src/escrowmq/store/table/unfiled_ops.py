@@ -45,7 +45,7 @@ class UnfiledOps:
             self._many.append((rows[order], op_offsets if is_one else op_offsets[order]))
 
     def of_request(self, first: int) -> int:
-        """Return the frame that decided a request alone; -1 if none is known here."""
+        """Return the frame that decided a request, but not in bulk; -1 if none is known here."""
         op_offset = self._new.get(first, -1)
         return self._in_writing.get(first, -1) if op_offset < 0 else op_offset
 

@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 
 def begin(_core: Transactions, command: Begin, _now_ms: int) -> Decision:
-    """Record the epoch; this is never refused."""
+    """Record that a broker starts an epoch, and its boot clock. Nothing can refuse this."""
     return Decision(records=(Began(command.epoch, command.boot_ms, command.boot_id),))
 
 
 def move_time(_core: Transactions, command: MoveTime, _now_ms: int) -> Decision:
-    """Record a change that the broker's ``StoreTime`` has decided."""
+    """Record a change of store time that the broker's ``StoreTime`` has decided."""
     moved = TimeMoved(
         command.from_ms,
         command.to_ms,

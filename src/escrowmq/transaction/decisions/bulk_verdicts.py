@@ -26,7 +26,7 @@ VERDICTS_MAX = 32_768
 
 
 def obey_many(core: Transactions, command: Verdicts, now_ms: int) -> Decision:
-    """Carry out verdicts on simple transactions that are as the pipeline read them."""
+    """Carry out verdicts on simple transactions, unless these have changed; leave the others."""
     rows = np.asarray(command.half_offsets, dtype=np.int64)
     commits = np.asarray(command.commits, dtype=np.bool_)
     assert len(rows) <= VERDICTS_MAX

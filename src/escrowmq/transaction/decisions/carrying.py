@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def is_stale(core: Transactions, half: Half, now_ms: int) -> bool:
-    """Whether its bytes are ``copy_after_ms`` old; a copy then stays for a whole retention time."""
+    """Whether its bytes are ``copy_after_ms`` old or more; a copy stays for a full retention."""
     since_ms = half.stored_at_ms
     if half.location != half.log_offset:
         since_ms = core.carried_at_ms.get(half.first, since_ms)
@@ -99,7 +99,7 @@ def _copied(core: Transactions, halves: Sequence[Half], since_ms: int) -> Decisi
 
 
 def is_waiting_in_deleted(core: Transactions, half: Half) -> bool:
-    """Whether it waits for its time in a queue of a deleted topic."""
+    """Whether a message waits for its time in a queue of a deleted topic."""
     return half.state is State.COMMITTED and half.queue not in core.queue_ends
 
 
@@ -112,7 +112,7 @@ def _are_deleted(core: Transactions, queues: Numbers) -> Numbers:
 
 
 def _dropped(rows: list[int], queues: list[int]) -> tuple[Released, ...]:
-    """Return the record that these rows of deleted topics will never be visible, if any."""
+    """Return a record that these rows of deleted topics never become visible; none for no rows."""
     return (Released(rows, queues, [NOWHERE] * len(rows)),) if rows else ()
 
 

@@ -152,7 +152,7 @@ def pause_group(core: Transactions, command: PauseGroup, now_ms: int) -> Decisio
 
 
 def put_setting(core: Transactions, command: PutSetting, _now_ms: int) -> Decision:
-    """Set a value."""
+    """Set a value that a tool stores in the broker."""
     settings = core.catalog.settings
     try:
         setting = checked(command.setting, settings, core.limits.settings_max, "settings")
@@ -164,7 +164,7 @@ def put_setting(core: Transactions, command: PutSetting, _now_ms: int) -> Decisi
 
 
 def remove_setting(core: Transactions, command: RemoveSetting, _now_ms: int) -> Decision:
-    """Remove a value."""
+    """Remove a value that a tool stored in the broker."""
     if command.name not in core.catalog.settings:
         return Decision(reply=Cataloged(is_changed=False))
     forgotten = SettingPut(Setting(name=command.name, value=None), is_removed=True)

@@ -47,7 +47,7 @@ def check_sent(core: Transactions, command: CheckSent, half: Half, now_ms: int) 
 
 @of_known_half
 def park(core: Transactions, command: Park, half: Half, _now_ms: int) -> Decision:
-    """Park an undecided transaction: stop its back-checks."""
+    """Park a prepared transaction: stop its back-checks."""
     if half.state is not State.PREPARED:
         return refuse(
             already(half.state.label),
@@ -73,7 +73,7 @@ def resume(core: Transactions, command: Resume, half: Half, now_ms: int) -> Deci
 
 
 def obey(core: Transactions, verdict: Verdict, now_ms: int) -> Decision:
-    """Carry out a verdict, unless the transaction has changed since the pipeline read it."""
+    """Carry out a verdict, unless the transaction has changed since the verdict was computed."""
     half = core.half(verdict.half_offset)
     head = None if half is None else core.head_row(half)
     if head is None or (head.state, head.checks_sent) != (verdict.state, verdict.checks_sent):
@@ -92,9 +92,9 @@ def obey(core: Transactions, verdict: Verdict, now_ms: int) -> Decision:
 
 
 def _was_resumed(core: Transactions, head: Half, now_ms: int) -> bool:
-    """Whether an operator resumed it, and no rule parks it again.
+    """Whether an operator resumed the transaction, and no rule parks it again.
 
-    Resuming may leave the state and the number of checks as the pipeline has read them.
+    It may then have the state and number of checks from which an older verdict was computed.
     """
     resumed_at_ms = core.resumed_at_ms.get(head.half_offset)
     if resumed_at_ms is None:
@@ -112,7 +112,7 @@ def _was_resumed(core: Transactions, head: Half, now_ms: int) -> bool:
 def _discarded(
     core: Transactions, head: Half, verdict: Verdict, parked: Decision, now_ms: int
 ) -> Decision:
-    """Roll back what the checks could not decide, if the policy says so; else only park it.
+    """Roll back a transaction that no check decided, if the policy says so; else only park it.
 
     One frame parks the transaction, which keeps its messages in the discard topic, and rolls it
     back. If it names a ledger, only the ledger may roll it back.

@@ -46,7 +46,7 @@ def end(core: Transactions, command: End, now_ms: int) -> Decision:
 
 
 def has_deleted(core: Transactions, half: Half) -> bool:
-    """Whether a topic of its transaction was deleted since it was held."""
+    """Whether a topic of the transaction was deleted since its messages were held."""
     return is_deleted(core, core.ranges_of(core.head_of(half.first)))
 
 
@@ -142,7 +142,7 @@ def decide_as(
     *,
     is_forced: bool = False,
 ) -> Decision:
-    """Decide an undecided transaction."""
+    """Return the decision that commits or rolls back an undecided transaction."""
     named = half.half_offset
     head = core.head_of(half.first)
     is_alone = half.part == ALONE and head == named and head not in core.parts

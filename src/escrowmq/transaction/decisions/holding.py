@@ -101,7 +101,7 @@ def hold(core: Transactions, command: Prepare, head: int, now_ms: int) -> Decisi
         origin = origin.id
     messages = command.content
     queues = number_queues(core, messages, records)
-    # To ask for a struct's type takes three times as long.
+    # ``isinstance`` with a struct such as ``Decision`` takes three times as long.
     if not isinstance(queues, list):
         return queues
     delays = delays_of(messages)
@@ -241,7 +241,7 @@ def wrong_count(count: int, limit: int) -> Decision:
 
 
 def request_too_large(core: Transactions) -> Decision:
-    """Refuse a request with too many bytes for one frame of the log."""
+    """Refuse a request with more bytes than a transaction may have."""
     return refuse(
         "request_too_large",
         f"a request brings at most {core.policy.transaction_bytes_max} bytes",
@@ -299,7 +299,7 @@ def number_few_queues(
 def name_queues(
     core: Transactions, queues: list[tuple[str, int]], records: list[Record]
 ) -> list[int] | Decision:
-    """Return the numbers of queues; name a new queue if its topic exists and has this queue."""
+    """Return the numbers of queues; name new ones; refuse one that its topic does not have."""
     catalog = core.catalog
     new: dict[tuple[str, int], NamedQueue] = {}
     numbers = []

@@ -131,7 +131,8 @@ class DecidedBatches:
             return "done"
         if app.expired_highest >= batch_id:
             return "expired" if self.expired.queries.may_have(app_id, query_id) else "taken"
-        # Another query reached this number: a deleted checkpoint, or an app id used twice.
+        # Another query reached this number: Spark's checkpoint was deleted, or two queries use
+        # the same app id.
         return "taken" if max(app.highest.values(), default=-1) >= batch_id else "new"
 
     def is_after_gap(self, app_id: str, query_id: str, batch_id: int | str) -> bool:
@@ -142,7 +143,7 @@ class DecidedBatches:
         return batch_id > app.highest[query_id] + 1
 
     def unused(self, app_ids: Iterable[str], since_ms: int) -> Iterator[tuple[str, str]]:
-        """Yield (app, query) for each query of these apps that decided nothing since."""
+        """Yield (app, query) for each query of these apps that is unused since ``since_ms``."""
         for app_id in app_ids:
             for query_id in self.apps[app_id].highest if app_id in self.apps else ():
                 if self.is_unused(app_id, query_id, since_ms):

@@ -42,8 +42,9 @@ class KeptGroup(msgspec.Struct, frozen=True):
     """A consumer group, and where in the log it was created."""
 
     group: Group
-    #: As in ``KeptTopic``.
+    #: Log offset of the frame that created it; 0 if that was before the log kept groups.
     born: int
+    #: A member made it, and no operator has changed it since.
     is_made_by_use: bool = False
 
 

@@ -53,7 +53,7 @@ class Names:
         new: dict[tuple[str, int], NamedQueue],
         incarnation: int = 0,
     ) -> int:
-        """The queue's number; a queue without one gets the next and is added to ``new``."""
+        """The queue's number; a queue without one gets the next number and is added to ``new``."""
         known = self.number_of(topic, queue_id)
         if known is not None:
             return known

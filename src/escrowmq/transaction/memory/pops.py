@@ -30,7 +30,7 @@ class PopPosition(msgspec.Struct, frozen=True, gc=False):
 
     #: Every message before this queue offset is acknowledged.
     prefix: int
-    #: As in ``PopPlaced``. The first bit is never set.
+    #: Bit n is set if the message at ``prefix + n`` is acknowledged. Bit 0 is never set.
     above: bytes = b""
     #: The group pulls now.
     is_ended: bool = False
@@ -41,7 +41,7 @@ class PopPosition(msgspec.Struct, frozen=True, gc=False):
         return at < 0 or (at < len(self.above) and bool(self.above[at] >> bit & 1))
 
     def acknowledged(self, start: int, ranges: Iterable[tuple[int, int]]) -> PopPosition:
-        """Return the position after everything below ``start`` and these ranges.
+        """Return the position once everything below ``start`` and these ranges are acknowledged.
 
         The position leaves out offsets too far beyond the prefix: they will be delivered again.
         """
