@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -152,6 +153,22 @@ def test_a_full_disk_keeps_it_away_until_there_is_room(
     follower.follow_all()
     assert must_agree(driver) == list(range(9))
     assert "state_store_back" in caplog.text
+
+
+def test_a_failing_disk_is_not_called_full(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = filled(tmp_path, 8)
+    disk = faulty(driver)
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(disk, "allocate", fail)
+        assert hold_without_room(driver).state == "away"
+    assert "its files cannot be written" in caplog.text
+    assert "no room" not in caplog.text
 
 
 def test_a_stop_while_it_is_away_leaves_no_position(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ and without one the next start makes the files again from the log.
 
 from __future__ import annotations
 
+import errno
 import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -260,6 +261,6 @@ def _waiting_for_room() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise Unavailable(
-            "state_store_away", "the disk has no room for its files", cause=str(error)
-        ) from error
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        advice = "the disk has no room for its files" if is_full else "its files cannot be written"
+        raise Unavailable("state_store_away", advice, cause=str(error)) from error

@@ -51,7 +51,7 @@ def park(core: Transactions, command: Park, half: Half, _now_ms: int) -> Decisio
     if half.state is not State.PREPARED:
         return refuse(
             already(half.state.label),
-            "only an undecided transaction can be parked",
+            "only a prepared transaction can be parked",
             half_offset=command.half_offset,
         )
     return Decision(records=(Parked(core.head_of(half.first), command.reason),))
