@@ -17,6 +17,8 @@ from tests.interop.building import CACHE
 from tests.interop.child import Child, Usage
 
 BOOT_TIMEOUT_S = 60
+#: RocketMQ's default for consumer groups.
+RETRIES_MAX = 16
 
 
 class RunningBroker:
@@ -69,6 +71,11 @@ class RunningBroker:
 
     def create_topic(self, topic: str, queues: int = 4, kind: str = "NORMAL") -> None:
         remoting.create_topic(self.name_server, topic, queues, kind)
+
+    def create_group(self, group: str) -> None:
+        """Create a consumer group; Apache's proxy refuses 5.x clients of an unknown one."""
+        for address in remoting.brokers(self.name_server):
+            remoting.create_group(address, group, retries_max=RETRIES_MAX)
 
     def usage(self) -> Usage:
         """Return the usage of only the process that handles messages."""

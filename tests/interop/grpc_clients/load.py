@@ -25,6 +25,10 @@ class GrpcBroker(Protocol):
         """Create a topic; return when clients that ask are told about it."""
         ...
 
+    def create_group(self, group: str) -> None:
+        """Create a consumer group."""
+        ...
+
     def usage(self) -> Usage:
         """Return the usage of the process that handles messages."""
         ...
@@ -87,8 +91,9 @@ def run_grpc_load(
     receives: bool = True,
 ) -> GrpcRun:
     """Send transactions from all threads of the shape, then receive and acknowledge each."""
-    topic = fresh("load")
+    topic, group = fresh("load"), fresh("receivers")
     target.broker.create_topic(topic, queues=QUEUES, kind="TRANSACTION")
+    target.broker.create_group(group)
     before = target.broker.usage()
     answer = peer.lines.call(
         "load",
@@ -96,7 +101,7 @@ def run_grpc_load(
             "endpoints": target.endpoints,
             "tls": tls,
             "topic": topic,
-            "group": fresh("receivers"),
+            "group": group,
             "threads": shape.threads,
             "body_bytes": shape.body_bytes,
             "warm_up_ms": warm_up_ms,
