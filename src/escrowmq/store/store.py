@@ -387,7 +387,7 @@ class Store:
         self.give_back()
 
     def give_back(self) -> None:
-        """Close all files as they are, without a checkpoint."""
+        """Close all files without a flush or a checkpoint."""
         if self.follower is not None:
             self.follower.give_back()
         self.open_files.close()

@@ -137,7 +137,8 @@ class Settler:
         return self._park(half) if is_over else None
 
     def _facts(self, half: CheckableTransaction) -> HalfFacts:
-        # Without a look-up, ask the producers, which can read their own ledgers.
+        # Without a look-up, the half message counts as one without a ledger. The policy then
+        # asks the producers, which can read their own ledgers.
         facts = half.facts()
         return facts if self._look_up is not None else replace(facts, has_ledger=0)
 

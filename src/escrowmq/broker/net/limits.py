@@ -29,12 +29,13 @@ log = event_log(__name__)
 
 #: Time to handle a connection when its bytes arrive and no other connection is behind.
 TURN_S = 0.002
-#: Time to handle connections that are behind before the loop does other work. A connection that
-#: is not behind waits about three times this long: to be read, to be written, to be answered.
+#: Time to handle connections with a backlog before the loop does other work. A message on another
+#: connection can wait for this time about three times: before it is read, stored and answered.
 LATE_S = 0.0005
 #: Time to handle one of them before the next one's turn.
 QUANTUM_S = 0.00025
-#: Share of a budget that may stay in use after a cut, so that the next cut is not immediate.
+#: Share of a budget that may stay in use after connections were cut to free it. The rest is room,
+#: so that the next cut is not immediate.
 KEPT = 7 / 8
 #: Log lines of one event in one second; further events are only counted.
 LINES_MAX = 10

@@ -88,7 +88,7 @@ class Taking:
             taken(is_taken=at_bytes <= gone_bytes)
 
     def give_up(self) -> None:
-        """Report all waiting frames as not taken."""
+        """Report all waiting frames as not taken by the socket."""
         self._marks.extend((0, 0.0, taken) for taken in self._untold)
         self._untold.clear()
         while self._marks:

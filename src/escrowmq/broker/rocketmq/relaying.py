@@ -86,7 +86,7 @@ class Relaying:
         member.connection.send(encode_request(request.frame.code, opaque, header=header, body=body))
 
     def answered(self, connection: ClientConnection, frame: RemotingFrame) -> None:
-        """Pass a consumer's answer on to the asking tool; ignore one that answers no question."""
+        """Pass a consumer's answer on to the asking tool; ignore one without an open request."""
         asked = self._asked.get(frame.opaque)
         if asked is not None and asked.consumer is connection:
             del self._asked[frame.opaque]

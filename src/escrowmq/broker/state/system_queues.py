@@ -223,7 +223,7 @@ class ParkedView(_RowsView):
         return None if half is None else Seen(half, passed.stored_at_ms)
 
     def _ranges(self, head: int) -> _Ranges:
-        """Return all rows of a transaction; once it is decided, only the decision names them."""
+        """Return a transaction's rows. After the decision, only its record lists their ranges."""
         store = self._store
         half = store.table.get(head)
         if half is None:

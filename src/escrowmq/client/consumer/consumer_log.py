@@ -40,7 +40,7 @@ class ConsumerLog:
     def call_failed(
         self, event: str, error: EscrowError, place: QueueAddress | None = None, **more: object
     ) -> None:
-        """Log that a call to a broker failed: once a minute for each topic of each broker."""
+        """Log a failed call to a broker, at most once a minute for each topic on each broker."""
         facts: dict[str, object] = {"group": self._group, **more}
         key = ("", "")
         if place is not None:

@@ -24,7 +24,8 @@ A function without a parameter is called when the message leaves, like a body's 
 
 #: Types sent unchanged; text is sent as UTF-8.
 PAYLOADS = (bytes, str, bytearray, memoryview)
-#: Refused types. None is what a function without ``return`` gives; a number is likely a mistake.
+#: Refused types. A function without ``return`` returns None; a number or a class is likely a
+#: mistake.
 _NO_BODIES = (type(None), bool, int, float, complex, type)
 
 

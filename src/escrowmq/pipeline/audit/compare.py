@@ -63,7 +63,7 @@ class AuditRequest:
     consumer_stuck_ms: int = 24 * HOUR_MS
     #: Use plain joins instead of ranges.
     is_plain: bool = False
-    #: How many cases of each finding are reported with all facts.
+    #: Most cases of each kind of finding that are reported with all facts.
     cases_max: int = 50
 
 

@@ -211,7 +211,7 @@ def _is_kept() -> Column:
 def rows_from_ms(pins: Sequence[Pin]) -> int:
     """Since when the logs must have each row's half messages."""
     cut = [pin.known_from_ms for pin in pins if not pin.is_whole]
-    # The row is written after its half messages, within the longest duration of a block.
+    # A block writes its ledger row after its half messages, at most MAX_DURATION_MS later.
     return max(cut) + MAX_DURATION_MS + CLOCKS_APART_MS_MAX if cut else 0
 
 

@@ -112,7 +112,7 @@ def _columns(batch: pa.RecordBatch) -> tuple[Rows, Rows, Rows]:
 
 
 def _ranges(wanted: Rows) -> Iterator[tuple[int, int]]:
-    """Ranges of half offsets with all wanted ones, and few others."""
+    """Yield ranges that cover all wanted offsets of half messages, and few others."""
     if not len(wanted):
         return
     cuts = np.flatnonzero(np.diff(wanted) > GAP_MAX) + 1

@@ -17,8 +17,8 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 from escrowmq.pipeline.sink.columns import KEY
 from escrowmq.pipeline.sink.rows import Numbers, SinkRows
 
-#: Steps of a mixing function in which every input bit flips half of the output bits. Without it,
-#: similar keys or names would get similar weights.
+#: Steps of a mixing function: a change of one input bit flips about half of the output bits.
+#: Without mixing, similar keys or names would get similar weights.
 _STEPS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 _LAST_SHIFT = 31
 

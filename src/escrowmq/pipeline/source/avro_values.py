@@ -190,7 +190,7 @@ def decode_local_time(per_second: int, cursor: Cursor) -> datetime:
 
 
 def decode_decimal(scale: int, precision: int, raw: Decoder, cursor: Cursor) -> Decimal:
-    """A big-endian signed integer in units of the scale."""
+    """Decode a big-endian signed integer that counts units of 10 ** -scale."""
     unscaled = int.from_bytes(raw(cursor), signed=True)
     if abs(unscaled) >= 10**precision:
         raise AvroValueError("a decimal has too many digits")

@@ -101,7 +101,7 @@ def bounds(options: MessageOptions, bound: Bound, there: Spans) -> dict[QueueKey
 def planned(
     options: MessageOptions, found: KnownBrokers, ranges: Sequence[QueueSlice]
 ) -> Sequence[RangesPartition]:
-    """Cut and pack ranges into tasks. Missing messages are an error, or skipped."""
+    """Cut and pack ranges into tasks. Raise an error for missing messages, or skip them."""
     kept = []
     lost = []
     for queue, start, end in ranges:

@@ -123,7 +123,7 @@ def _planned(options: ViewOptions, broker: BrokerExtent) -> list[tuple[int, int]
 
 
 def evenly(start: int, end: int, size: int) -> list[tuple[int, int]]:
-    """Ranges of this size; the last one may be shorter."""
+    """Return ranges of this size; the last one may be shorter."""
     return [(at, min(at + size, end)) for at in range(start, end, size)]
 
 

@@ -50,7 +50,7 @@ class ViewStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # On the driver.
 
     def initialOffset(self) -> Kept:  # noqa: N802 - Spark's
-        """Where a new query begins. Spark calls this once for each query."""
+        """Return where a new query begins. Spark calls this once for each query."""
         there = self._standing()
         return _to_keep({broker.name: self._first(broker) for broker in there}, there, {})
 

@@ -40,7 +40,7 @@ class NativeRefusal(Header, frozen=True, kw_only=True):
     error: str
     #: The error's class, which tells who must act.
     kind: str
-    #: When to retry, if a retry may help.
+    #: Milliseconds to wait before a retry; None if a retry cannot help.
     retry_after_ms: Int64 | None = None
 
 
@@ -174,7 +174,7 @@ class StatusAnswer(NativeAnswer, frozen=True, kw_only=True):
     disk_reserve_bytes: Int64 = 0
     #: Pipelines whose ledger reports are valid now; LIST_LEDGERS lists the reported ledgers.
     pipelines_reporting: Int32 = 0
-    #: Reported ledgers that the pipeline cannot reach.
+    #: Reported ledgers that their pipeline cannot reach.
     ledgers_unreachable: Int32 = 0
     #: Undecided transactions that name a ledger which no pipeline reaches; 0 without a report.
     undecided_without_ledger: Int64 = 0

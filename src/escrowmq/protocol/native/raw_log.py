@@ -37,7 +37,7 @@ class LogBlockRow(NativeRow, frozen=True):
 class NameRow(NativeRow, frozen=True):
     """The name that a number in the log stands for."""
 
-    #: `queue`, or `origin`: the producer group and ledger of half messages.
+    #: `queue` or `origin`. An origin is the producer group and the ledger of half messages.
     kind: str
     number: Int32
     #: The topic, or the producer group.

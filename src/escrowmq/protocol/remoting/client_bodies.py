@@ -99,7 +99,7 @@ class Heartbeat(JsonBody, frozen=True, kw_only=True):
     client_id: Name = field(name="clientID")
     producers: tuple[ProducerMembership, ...] = field(name="producerDataSet", default=())
     consumers: tuple[ConsumerMembership, ...] = field(name="consumerDataSet", default=())
-    #: Equal in two heartbeats if their subscriptions are equal; 0 if unused.
+    #: Two heartbeats with equal subscriptions have equal fingerprints; 0 if unused.
     fingerprint: Int32 = field(name="heartbeatFingerprint", default=0)
     #: The heartbeat omits the subscriptions, and the fingerprint stands for them.
     is_without_subscriptions: bool = field(name="withoutSub", default=False)

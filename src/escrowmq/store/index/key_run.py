@@ -101,7 +101,8 @@ class KeyRun:
         if last < 0:
             return []
         first = max(bisect_left(self._fence, wanted) - 1, 0)
-        # Blocks after the first begin with this hash, and its offsets ascend across the blocks.
+        # Each candidate block after the first one begins with this hash, and the hash's offsets
+        # ascend from block to block.
         last = first + bisect_left(range(first + 1, last + 1), high, key=self._first_offset)
         found: list[int] = []
         for block in range(last, first - 1, -1):

@@ -42,7 +42,8 @@ class ChunkFile(msgspec.Struct, frozen=True, array_like=True):
     count: int
     #: The log offset at which its first row was stored, to find rows by log offset.
     log_offset: int
-    #: The highest log offset of its rows' bytes, carried forward or not.
+    #: The highest log offset at which the log has the bytes of a row of this file, including
+    #: bytes that retention carried forward.
     location_max: int = 0
 
     @property

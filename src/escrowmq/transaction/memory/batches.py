@@ -170,7 +170,7 @@ class DecidedBatches:
             app.gapless.append(query_id)
 
     def expire(self, queries: Iterable[tuple[str, str]]) -> None:
-        """Expire queries: their app keeps only the highest number."""
+        """Expire queries; of all expired queries of an app, keep only the highest batch number."""
         for app_id, query_id in queries:
             self.expired.queries.add(app_id, query_id)
             app = self.apps.get(app_id)
