@@ -35,7 +35,7 @@ class _PsycopgAdapter(DriverAdapter):
         return bool(self.connection._num_transactions)  # noqa: SLF001
 
     def _commit(self) -> Calls[None]:
-        """Commit by a COMMIT statement if possible: psycopg's method ignores the server's answer."""
+        """Commit by a statement if possible: psycopg's own method ignores the server's answer."""
         if not self._commits_by_method():
             cursor = self._cursor()
             try:
