@@ -23,8 +23,9 @@ _HEAD = f"""\
 
 Written by `make docs` from the code; edit `protocol/native/requests.py` and what it names instead.
 
-Requests that RocketMQ's protocol lacks use the same port and frames, with codes {FIRST_CODE} to
-{LAST_CODE}. Fields are in the header, as text under the names given here; rows are in the body.
+Requests that RocketMQ's protocol lacks use the same port and frames. They have the codes
+{FIRST_CODE} to {LAST_CODE}. Fields are in the header, as text under the names given here; rows are
+in the body.
 
 - **Two forms.** The field `form` says how rows travel, both ways. `msgpack`: a MessagePack array of
   rows, each an array in the order of the columns. `arrow`: an Arrow IPC stream, not compressed,
