@@ -47,6 +47,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             cache=scratch / "cache",
             scratch=scratch,
             jvm_options=JVM_OPTIONS,
+            further={"spark.python.daemon.module": "tests.spark.warm_daemon"},
         )
         yield session
         session.stop()

@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,7 +49,9 @@ def pages() -> list[Path]:
     return [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
 
+@cache
 def parse(path: Path) -> ast.Module:
+    """The module's tree, which a caller must not change: each test of the repository reads it."""
     return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
 
 
