@@ -234,7 +234,7 @@ def test_only_the_batch_whose_answer_was_lost_is_left_out(
     driver.commit(2)
     step(follower)
     driver.hold("t5")
-    while follower._bases:
+    while follower.ranges.bases:
         step(follower)
     driver.commit(3)
     driver.hold("t6")
