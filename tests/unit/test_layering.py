@@ -90,25 +90,33 @@ PROTOCOL_MAY_IMPORT: dict[str, set[str]] = {
     "look_up": {"message", "native"},
 }
 #: The commands of one subject each.
-COMMANDS = ("expiry_commands", "pause_command", "pop_commands", "recall_commands")
+COMMANDS = (
+    "expiry_commands",
+    "pause_command",
+    "pop_commands",
+    "recall_commands",
+    "user_commands",
+)
 TRANSACTION_MAY_IMPORT: dict[str, set[str]] = {
     "__init__": set(),
     "policy": set(),
     "pop_records": set(),
     "recall_records": set(),
-    "records": {"pop_records", "recall_records"},
+    "user_records": set(),
+    "records": {"pop_records", "recall_records", "user_records"},
     "states": set(),
     "expiry_commands": set(),
     "pause_command": set(),
     "pop_commands": set(),
     "recall_commands": set(),
+    "user_commands": set(),
     "rules": {"policy", "states"},
     "table": {"records", "states"},
     # The port of the state store.
     "state_store": {"records", "states", "table"},
     "commands": {*COMMANDS, "records", "states", "table"},
     "ledger_verdicts": {"commands", "rules"},
-    "memory": {"pop_records", "records"},
+    "memory": {"pop_records", "records", "user_records"},
     "decisions": {
         *COMMANDS,
         "commands",
@@ -120,6 +128,7 @@ TRANSACTION_MAY_IMPORT: dict[str, set[str]] = {
         "rules",
         "states",
         "table",
+        "user_records",
     },
     "core": {"commands", "decisions", "memory", "recall_records", "records", "states", "table"},
 }
@@ -146,6 +155,7 @@ STORE_MAY_IMPORT: dict[str, set[str]] = {
 BROKER_MAY_IMPORT: dict[str, set[str]] = {
     "__init__": set(),
     "config": set(),
+    "access": set(),
     "periodic": set(),
     "state": set(),
     "write": {"config", "state"},
