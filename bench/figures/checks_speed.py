@@ -14,9 +14,9 @@ from bench.figures.cpu import CpuTimes
 from bench.figures.settle_fill import answering, filled, make_ledger, postgres, transaction_id
 from escrowmq.client.ledger.checks import CHUNK_ROWS_MAX
 from escrowmq.client.network.native_calls import NativeCalls
-from escrowmq.protocol.native.headers import StatusAnswer
 from escrowmq.protocol.native.pipeline_headers import AwaitDueAnswer, AwaitDueHeader
 from escrowmq.protocol.native.requests import NativeCode
+from escrowmq.protocol.native.status_answer import StatusAnswer
 from tests.fuzz.served import Served
 from tests.interop.child import usage
 

@@ -8,8 +8,8 @@ from contextlib import ExitStack
 import pytest
 
 from escrowmq.client.network.native_calls import NativeCalls
-from escrowmq.protocol.native.headers import StatusAnswer
 from escrowmq.protocol.native.requests import NativeCode
+from escrowmq.protocol.native.status_answer import StatusAnswer
 from tests.interop.escrow import Escrow, quick_escrow
 from tests.interop.harness import Ability, JavaPeer, Peer, every_peer
 from tests.interop.judging import judge

@@ -22,10 +22,11 @@ from escrowmq.client.producer.decide_by_hand import decide_by_hand
 from escrowmq.model.errors import RequestRefused
 from escrowmq.model.ledger_outcome import LedgerOutcome
 from escrowmq.model.resolution import Resolution
-from escrowmq.protocol.native.headers import ByHeader, StatusAnswer, TransactionHeader
+from escrowmq.protocol.native.headers import ByHeader, TransactionHeader
 from escrowmq.protocol.native.requests import NativeCode
 from escrowmq.protocol.native.rows import DecisionRow, VerdictRow
 from escrowmq.protocol.native.sights import sight_of
+from escrowmq.protocol.native.status_answer import StatusAnswer
 from escrowmq.store.disk.disk import OsDisk
 from escrowmq.store.repair.repair import repair
 from escrowmq.testing import InProcessBroker

@@ -12,8 +12,8 @@ import pytest
 from escrowmq import Producer
 from escrowmq.client.network.native_calls import NativeCalls
 from escrowmq.pipeline.settle.settling import settle_round
-from escrowmq.protocol.native.headers import StatusAnswer
 from escrowmq.protocol.native.requests import NativeCode
+from escrowmq.protocol.native.status_answer import StatusAnswer
 from escrowmq.testing import InProcessBroker, ManualClock
 from escrowmq.transaction.policy import CheckPolicy
 from tests.spark.settle_shop import GROUP, Database, hold, ledgers, settle, states, transactions

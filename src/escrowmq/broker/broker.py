@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from escrowmq.broker.checks.budget import CheckBudget
 from escrowmq.broker.checks.checking import CheckFrames, Checking
@@ -58,6 +58,7 @@ from escrowmq.broker.state.counting import BrokerCounts
 from escrowmq.broker.state.expiring import Expiring, Uses
 from escrowmq.broker.state.group_offsets import GroupOffsets
 from escrowmq.broker.state.ledger_reports import LedgerReports, PipelineSigns
+from escrowmq.broker.state.long_polls import AllLongPolls
 from escrowmq.broker.state.messages import REGION, Messages
 from escrowmq.broker.state.pipeline_life import PipelineLife
 from escrowmq.broker.state.queues import Queues
@@ -72,8 +73,6 @@ from escrowmq.store.reading.reader import StoreReader
 from escrowmq.store.retention.retention import removable_below
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from escrowmq.broker.config import Identity
     from escrowmq.broker.grpc.place import GrpcPlace
     from escrowmq.broker.grpc.pulling import GrpcPulling
@@ -81,7 +80,6 @@ if TYPE_CHECKING:
     from escrowmq.broker.net.connection import ClientConnection
     from escrowmq.broker.net.grpc_call import GrpcMethods
     from escrowmq.broker.state.groups import Groups
-    from escrowmq.broker.state.long_polls import LongPolls
     from escrowmq.broker.state.topics import Topics
     from escrowmq.broker.write.broker_clock import BrokerClock
     from escrowmq.broker.write.inbox import QueuedCommand
@@ -151,6 +149,7 @@ class Broker:
         self.pulling = Pulling(
             groups, topics, clients, queues, self.offsets, places, reach, uses, self.counts
         )
+        self.polls = AllLongPolls(self.pulling.polls, self.popping.polls)
         self.heartbeats = Heartbeats(catalog, clients, clock, groups, topics, self.notices)
         self.relaying = Relaying(
             clients=clients, reader=self.reader, next_opaque=self.notices.next_opaque
@@ -332,6 +331,7 @@ class Broker:
         self.grpc_pulling = GrpcPulling(
             groups, topics, self.queues, self.offsets, places, self.uses, telemetry, self.counts
         )
+        self.polls.add(self.grpc_pulling.polls)
         parts = (
             GrpcSending(
                 answering, store, clock, self.messages, telemetry, ids, self.recall_handles
@@ -352,8 +352,7 @@ class Broker:
 
     def drain(self) -> None:
         """Answer the long polls, and end the telemetry streams, before the broker stops."""
-        for polls in self._polls():
-            polls.end()
+        self.polls.end()
         if self.telemetry is not None:
             self.telemetry.close()
 
@@ -380,19 +379,9 @@ class Broker:
         self._cataloging.durable(decisions)
 
     def _visible(self, numbers: set[int]) -> None:
-        waiting = [polls for polls in self._polls() if polls.waiting]
-        if waiting:
+        if self.polls.waiting:
             queues = [self.store.queues[number] for number in numbers]
-            grown = [(queue.topic, queue.queue_id) for queue in queues]
-            for polls in waiting:
-                polls.grown(grown)
-
-    def _polls(self) -> Iterator[LongPolls[Any]]:
-        """Yield the long polls of all protocols."""
-        yield self.pulling.polls
-        yield self.popping.polls
-        if self.grpc_pulling is not None:
-            yield self.grpc_pulling.polls
+            self.polls.grown([(queue.topic, queue.queue_id) for queue in queues])
 
     def end_polls(self) -> None:
         """Answer the long polls whose time is up."""

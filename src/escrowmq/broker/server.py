@@ -340,8 +340,7 @@ class Server:
         self._connections.discard(connection)
         if self._all_gone is not None and not self._connections:
             self._all_gone.set()
-        self.broker.pulling.polls.drop(connection)
-        self.broker.popping.polls.drop(connection)
+        self.broker.polls.drop(connection)
         self.broker.awaiting.drop(connection)
         self.broker.heartbeats.drop(connection)
 

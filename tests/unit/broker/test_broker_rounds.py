@@ -12,10 +12,10 @@ from escrowmq.broker.server import Server
 from escrowmq.broker.write import pace
 from escrowmq.protocol.message.message_views import PARKED_TOPIC
 from escrowmq.protocol.message.stored_message import decode
-from escrowmq.protocol.native.headers import StatusAnswer
 from escrowmq.protocol.native.pipeline_headers import HeartbeatHeader
 from escrowmq.protocol.native.requests import NativeCode
 from escrowmq.protocol.native.rows import VerdictRow
+from escrowmq.protocol.native.status_answer import StatusAnswer
 from escrowmq.transaction.policy import CheckPolicy
 from escrowmq.transaction.states import State
 from tests.unit.broker.asking import (

@@ -19,12 +19,12 @@ from escrowmq.protocol.native.headers import (
     NativeAnswer,
     NativeHeader,
     PlanHeader,
-    StatusAnswer,
 )
 from escrowmq.protocol.native.requests import NativeCode
 from escrowmq.protocol.native.row_forms import RowForm
 from escrowmq.protocol.native.rows import BatchRow, TransactionRow, VerdictRow
 from escrowmq.protocol.native.sink_headers import DecideBatchHeader
+from escrowmq.protocol.native.status_answer import StatusAnswer
 from escrowmq.testing import ManualClock
 from escrowmq.transaction.commands import Park, Resume
 from escrowmq.transaction.records import NEVER

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from escrowmq.protocol.native.headers import NativeAnswer, StatusAnswer
+from escrowmq.protocol.native.headers import NativeAnswer
+from escrowmq.protocol.native.status_answer import StatusAnswer
 
 TEXTS = {
     "broker",

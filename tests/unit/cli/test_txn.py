@@ -20,14 +20,10 @@ from escrowmq.client.messages.messages import Received
 from escrowmq.client.network.native_calls import NativeCalls
 from escrowmq.client.producer.producer import Producer
 from escrowmq.model.resolution import Resolution
-from escrowmq.protocol.native.headers import (
-    HoldManyHeader,
-    LifeLineAnswer,
-    ListTransactionsHeader,
-    StatusAnswer,
-)
+from escrowmq.protocol.native.headers import HoldManyHeader, LifeLineAnswer, ListTransactionsHeader
 from escrowmq.protocol.native.requests import NativeCode
 from escrowmq.protocol.native.rows import NO_CHECK_MS, EventRow, SentInRow
+from escrowmq.protocol.native.status_answer import StatusAnswer
 from escrowmq.testing import InProcessBroker
 from escrowmq.transaction.policy import CheckPolicy
 from tests.unit.cli.answers import answered

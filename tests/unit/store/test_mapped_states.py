@@ -347,7 +347,7 @@ def test_a_replaced_part_without_undecided_rows_needs_no_file(tmp_path: Path) ->
     follower = follower_of(driver)
     for row in range(8):
         driver.commit(row)
-    assert follower.states.replace(follower.part(0)) == 0
+    assert follower.states.replace(follower.ranges.part(0)) == 0
     assert FIRST not in faulty(driver).snapshot()
     assert SECOND in faulty(driver).snapshot()
 
@@ -358,6 +358,6 @@ def test_a_part_with_stale_undecided_rows_is_removed(tmp_path: Path) -> None:
     store.follower = None
     for row in range(8):
         driver.commit(row)
-    assert follower.states.replace(follower.part(0)) == 8
+    assert follower.states.replace(follower.ranges.part(0)) == 8
     assert FIRST not in faulty(driver).snapshot()
     store.follower = follower

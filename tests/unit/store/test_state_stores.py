@@ -215,7 +215,7 @@ def test_changes_while_it_is_made_equal_are_not_lost(kind: str, tmp_path: Path) 
         driver.commit(driver.hold(f"new{new}").half_offset)
         for number in range(new):
             driver.hold(f"newer{new}-{number}")
-    while again._bases:
+    while again.ranges.bases:
         step(again)
     assert again.state == "follows"
     driver.commit(8)
@@ -228,14 +228,14 @@ def test_changes_while_it_is_made_equal_are_not_lost(kind: str, tmp_path: Path) 
 def test_a_range_is_read_in_slices_while_it_changes(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("escrowmq.store.states.follower.SLICE_ROWS", 4)
+    monkeypatch.setattr("escrowmq.store.states.ranges.SLICE_ROWS", 4)
     driver = driver_of(kind, tmp_path)
     mixed(driver)
     store = driver.store
     follower, store.follower = follower_of(driver), None
     follower.verify()
     steps = 0
-    while follower._must_replace or follower._bases:
+    while follower._must_replace or follower.ranges.bases:
         step(follower)
         steps += 1
         if steps == 3:
@@ -309,7 +309,7 @@ def test_a_difference_after_a_clean_stop_is_said(
 def corrupt(driver: Driver) -> None:
     """Make the state store say that row 10 was rolled back."""
     states = follower_of(driver).states
-    part = follower_of(driver).part(10 - 10 % states.part_rows)
+    part = follower_of(driver).ranges.part(10 - 10 % states.part_rows)
     rows = part.rows.copy()
     rows["state"][rows["half_offset"] == 10] = State.ROLLED_BACK
     rows["next_at_ms"][rows["half_offset"] == 10] = NEVER
@@ -323,7 +323,7 @@ def test_every_part_is_equal_once_it_was_replaced(kind: str, tmp_path: Path) -> 
     size = follower.states.part_rows
     last = driver.store.table.end - 1
     for base in range(0, last - last % size + 1, size):
-        assert follower.states.replace(follower.part(base)) == 0
+        assert follower.states.replace(follower.ranges.part(base)) == 0
 
 
 def test_rows_that_repair_lost_are_not_in_it(kind: str, tmp_path: Path) -> None:

@@ -32,9 +32,9 @@ from escrowmq.protocol.native.headers import (
     NativeAnswer,
     NativeHeader,
     PlanHeader,
-    StatusAnswer,
 )
 from escrowmq.protocol.native.requests import NativeCode
+from escrowmq.protocol.native.status_answer import StatusAnswer
 from escrowmq.store.disk.rows import Rows
 from escrowmq.store.reading.identities import UNKNOWN, identities
 from escrowmq.store.reading.listing import list_heads, message_counts, plan, started_at_ms

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import msgspec
 
 from escrowmq.broker.native.ledgers import LedgersSeen, ledgers_seen
-from escrowmq.broker.native.state_status import status_of_states
+from escrowmq.broker.native.state_status import status_of_comparison, status_of_states
 from escrowmq.broker.periodic.background import Failed, PeriodicTasks
 from escrowmq.broker.periodic.scheduled_backups import BackupState, ScheduledBackups
 from escrowmq.broker.state.capacity import Capacities, Capacity
@@ -313,7 +313,7 @@ def status(broker: StatusParts) -> BrokerStatus:
         pop_in_flight=broker.popping.places.in_flight,
         **_of_alerts(vitals.alerting),
         **_of_backups(vitals.backups),
-        **_of_comparison(broker.comparisons),
+        **status_of_comparison(broker.comparisons),
         **status_of_states(store),
     )
 
@@ -380,23 +380,4 @@ def _of_backups(backups: ScheduledBackups | None) -> dict[str, Any]:
         "backup_last_failed_at_ms": said.last_failed_at_ms,
         "backup_last_error": said.last_error,
         "backup_overdue_ms": 0 if backups is None else backups.overdue_ms,
-    }
-
-
-def _of_comparison(comparisons: Comparisons) -> dict[str, Any]:
-    last = comparisons.last
-    if last is None:
-        numbers = ("at_ms", "decided_before", "log_offset", "open", "differences")
-        none: dict[str, Any] = {f"compared_{name}": 0 for name in numbers}
-        texts = ("outcome", "first_difference", "state_store")
-        return none | {f"compared_{name}": "" for name in texts}
-    return {
-        "compared_at_ms": last.compared_at_ms,
-        "compared_outcome": last.outcome,
-        "compared_decided_before": last.decided_before,
-        "compared_log_offset": last.log_offset,
-        "compared_open": last.open_requests,
-        "compared_differences": last.differences,
-        "compared_first_difference": comparisons.first_difference,
-        "compared_state_store": last.state_store,
     }

@@ -1,15 +1,15 @@
 """Long polls: requests that wait for one of some queues to grow, or for their time to be up.
 
 If very many polls wait for a queue that grows, they are tried a few at a time, so that the event
-loop can do other work. Pulls and pops each have a ``LongPolls``.
+loop can do other work. Each kind of poll has a ``LongPolls``; ``AllLongPolls`` reaches all kinds.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
+from typing import Any, Generic, Protocol, TypeVar
 
 WAIT_MS_MAX = 60_000
 #: Most waiting polls, in all and of one owner.
@@ -155,6 +155,37 @@ class LongPolls(Generic[PollT]):
         # The poll may have been answered since, or its connection closed.
         if poll in self._by_owner.get(poll.owner, ()) and self._finish(poll):
             self._remove(poll)
+
+
+class AllLongPolls:
+    """The waiting polls of all kinds, for what happens to every kind alike."""
+
+    def __init__(self, *kinds: LongPolls[Any]) -> None:
+        self._kinds = [*kinds]
+
+    def add(self, polls: LongPolls[Any]) -> None:
+        """Add a kind, of a protocol that the broker serves from now on."""
+        self._kinds.append(polls)
+
+    @property
+    def waiting(self) -> int:
+        """Number of waiting polls."""
+        return sum(polls.waiting for polls in self._kinds)
+
+    def grown(self, queues: Collection[Queue]) -> None:
+        """Try the polls that wait for these queues, which have new messages."""
+        for polls in [polls for polls in self._kinds if polls.waiting]:
+            polls.grown(queues)
+
+    def drop(self, owner: Hashable) -> None:
+        """Drop the polls of an owner whose connection or call has ended."""
+        for polls in self._kinds:
+            polls.drop(owner)
+
+    def end(self) -> None:
+        """Try all polls for the last time, because the broker stops."""
+        for polls in self._kinds:
+            polls.end()
 
 
 def _tick_at(seconds: float) -> int:

@@ -15,7 +15,7 @@ from escrowmq.protocol.native.operator_headers import ConfirmClockHeader
 from escrowmq.protocol.native.requests import NativeCode
 
 if TYPE_CHECKING:
-    from escrowmq.protocol.native.headers import StatusAnswer
+    from escrowmq.protocol.native.status_answer import StatusAnswer
 
 app = typer.Typer()
 

@@ -17,7 +17,7 @@ from escrowmq.protocol.native.requests import NativeCode
 if TYPE_CHECKING:
     from escrowmq.cli.shapes.broker_shapes import Shape
     from escrowmq.client.network.native_calls import NativeCalls
-    from escrowmq.protocol.native.headers import StatusAnswer
+    from escrowmq.protocol.native.status_answer import StatusAnswer
 
 LEDGERS_SHOWN = 10
 COMPARED = frozenset({"", "compared", "is_table", "behind"})

@@ -40,7 +40,7 @@ from escrowmq.model.errors import EscrowError
 from escrowmq.protocol.native.requests import NativeCode
 
 if TYPE_CHECKING:
-    from escrowmq.protocol.native.headers import StatusAnswer
+    from escrowmq.protocol.native.status_answer import StatusAnswer
 
 ANSWER_MS_SLOW = 1_000
 OLD_MS = 3_600_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from escrowmq.cli.shapes.derived_shapes import derived
 from escrowmq.cli.shapes.ledger_shape import LedgerReportShape
-from escrowmq.protocol.native.headers import StatusAnswer
+from escrowmq.protocol.native.status_answer import StatusAnswer
 
 #: Keys whose name differs from the answer's field: a key ends with its unit.
 RENAMED = {"flush_ms_median": "flush_median_ms", "flush_ms_p99": "flush_p99_ms"}

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from escrowmq.client.ledger.table import SqlLedger
     from escrowmq.client.network.native_calls import NativeCalls
     from escrowmq.model.resolution import Resolution
-    from escrowmq.protocol.native.headers import StatusAnswer
+    from escrowmq.protocol.native.status_answer import StatusAnswer
 
 COLUMNS = ("half", "id", "group", "state", "age", "topic", "keys", "outcome", "detail")
 PROGRESS_S = 2.0

@@ -14,11 +14,11 @@ from escrowmq.cli.txn.explain_sink import held_by_sink, is_of_sink
 from escrowmq.protocol.native.headers import (
     LifeLineAnswer,
     ListTransactionsHeader,
-    StatusAnswer,
     TransactionHeader,
 )
 from escrowmq.protocol.native.requests import NativeCode
 from escrowmq.protocol.native.rows import EventRow
+from escrowmq.protocol.native.status_answer import StatusAnswer
 from escrowmq.transaction.policy import CheckPolicy
 from escrowmq.transaction.rules import Due, HalfFacts, check_wait_ms, due
 from escrowmq.transaction.states import State

@@ -18,12 +18,12 @@ from escrowmq.protocol.message.limits import SHOWN_CHARS_MAX
 from escrowmq.protocol.native.headers import (
     LifeLineAnswer,
     ListTransactionsHeader,
-    StatusAnswer,
     TransactionHeader,
 )
 from escrowmq.protocol.native.operator_headers import DecideByHandAnswer, DecideByHandHeader
 from escrowmq.protocol.native.requests import NativeCode
 from escrowmq.protocol.native.sights import sight_of
+from escrowmq.protocol.native.status_answer import StatusAnswer
 
 if TYPE_CHECKING:
     from escrowmq.client.ledger.table import SqlLedger

@@ -21,11 +21,11 @@ from escrowmq.protocol.native.headers import (
     LifeLineAnswer,
     NativeAnswer,
     NativeHeader,
-    StatusAnswer,
     TransactionHeader,
 )
 from escrowmq.protocol.native.requests import NativeCode
 from escrowmq.protocol.native.sights import sight_of
+from escrowmq.protocol.native.status_answer import StatusAnswer
 
 if TYPE_CHECKING:
     from escrowmq.client.ledger.table import SqlLedger

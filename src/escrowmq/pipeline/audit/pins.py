@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 
 from escrowmq.client.network.native_calls import NativeCalls
 from escrowmq.model.errors import RequestRefused
-from escrowmq.protocol.native.headers import LogRangeHeader, StatusAnswer
+from escrowmq.protocol.native.headers import LogRangeHeader
 from escrowmq.protocol.native.requests import NativeCode
 from escrowmq.protocol.native.rows import HalfRow, QueueRow
 from escrowmq.protocol.native.sights import sight_of
+from escrowmq.protocol.native.status_answer import StatusAnswer
 
 SOUGHT_BYTES = 1024 * 1024
 """A search by time narrows down to this many bytes of the log, which are then read."""

@@ -18,8 +18,9 @@ from escrowmq.pipeline.audit.findings import FindingName
 from escrowmq.pipeline.compare.checkpoint import Difference
 from escrowmq.pipeline.compare.folding import FoldedPart
 from escrowmq.pipeline.compare.planning import BrokerPart
-from escrowmq.protocol.native.headers import ListTransactionsHeader, LogRangeHeader, StatusAnswer
+from escrowmq.protocol.native.headers import ListTransactionsHeader, LogRangeHeader
 from escrowmq.protocol.native.requests import NativeCode
+from escrowmq.protocol.native.status_answer import StatusAnswer
 from escrowmq.transaction.states import STATES
 
 if TYPE_CHECKING:

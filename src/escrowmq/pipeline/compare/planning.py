@@ -17,9 +17,9 @@ from escrowmq.pipeline.audit.pins import Pin, first_half
 from escrowmq.pipeline.audit.ranges import RANGE_HALVES
 from escrowmq.pipeline.compare.checkpoint import BegunFor, Checkpoints, ComparisonCheckpoint
 from escrowmq.pipeline.source.positions import fork_of, is_other_store, position_of
-from escrowmq.protocol.native.headers import StatusAnswer
 from escrowmq.protocol.native.requests import NativeCode
 from escrowmq.protocol.native.sights import sight_of
+from escrowmq.protocol.native.status_answer import StatusAnswer
 
 
 class RoundLimits(NamedTuple):

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from escrowmq.client.network.native_calls import NativeCalls
 from escrowmq.model.errors import EscrowError
 from escrowmq.model.lineage import Sight
-from escrowmq.protocol.native.headers import StatusAnswer
 from escrowmq.protocol.native.pipeline_headers import AwaitDueAnswer, AwaitDueHeader
 from escrowmq.protocol.native.requests import NativeCode
 from escrowmq.protocol.native.sights import sight_of
+from escrowmq.protocol.native.status_answer import StatusAnswer
 from escrowmq.transaction.policy import CheckPolicy
 
 if TYPE_CHECKING:

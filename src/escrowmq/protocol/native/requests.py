@@ -20,6 +20,7 @@ from escrowmq.protocol.native import (
     raw_log,
     rows,
     sink_headers,
+    status_answer,
     stored_headers,
 )
 from escrowmq.protocol.native import operator_headers as hand_headers
@@ -74,7 +75,7 @@ _TABLE = (
     NativeRequest(
         NativeCode.STATUS,
         "The broker's status, its undecided transactions, and the policy of their checks.",
-        answer=headers.StatusAnswer,
+        answer=status_answer.StatusAnswer,
     ),
     NativeRequest(
         NativeCode.PLAN_RANGES,

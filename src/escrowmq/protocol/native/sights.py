@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from escrowmq.model.lineage import Sight, decode_lineage
 
 if TYPE_CHECKING:
-    from escrowmq.protocol.native.headers import StatusAnswer
+    from escrowmq.protocol.native.status_answer import StatusAnswer
     from escrowmq.protocol.remoting.send_headers import CheckTransactionHeader
 
 

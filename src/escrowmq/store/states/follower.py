@@ -3,7 +3,7 @@
 It belongs to the store's thread. ``next_work`` returns work that waits for a disk or a database;
 any one thread may do it, one piece at a time. While the state store is away, changes only leave
 their half offsets here; beyond a limit, the whole state store is made equal again, range by
-range.
+range; ``ranges.py`` reads the ranges.
 """
 
 from __future__ import annotations
@@ -18,30 +18,21 @@ import numpy as np
 
 from escrowmq.model.errors import EscrowError, StoreUnusable, Unavailable
 from escrowmq.model.event_log import event_log
-from escrowmq.store.disk.rows import Rows
 from escrowmq.store.states.notes import BATCH_ROWS, StateNotes
-from escrowmq.store.states.state_rows import rows_at, rows_between, with_filed
-from escrowmq.transaction.state_store import (
-    StateBatch,
-    StatePart,
-    StatePosition,
-    StatesLostTrack,
-    are_undecided,
-)
+from escrowmq.store.states.ranges import StateRanges
+from escrowmq.store.states.state_rows import origins_of, rows_at
+from escrowmq.transaction.state_store import StateBatch, StatePosition, StatesLostTrack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from escrowmq.store.store import Store
-    from escrowmq.transaction.records import NamedOrigin
     from escrowmq.transaction.state_store import StateClaim, StateStore
 
 log = event_log(__name__)
 
 POSITION_BYTES = 1024 * 1024
 """The position moves at least this often, also if no transaction changed."""
-SLICE_ROWS = 16_384
-"""Rows of a range that the store's thread reads at once: a few milliseconds."""
 WAIT_S = 65.0
 """A call that takes longer is interrupted. A database ends a statement by itself after 60 s."""
 LOST_MAX = 3
@@ -79,14 +70,11 @@ class Follower:
         self._must_replace = True
         #: Whether a difference is an error: the state store said that it is where the log is.
         self._was_current = False
-        #: Starts of the ranges that are not equal yet.
-        self._bases: list[int] = []
-        #: What was read of the first of them, by first half offset.
-        self._slices: dict[int, StatePart] = {}
         self._replaced = 0
         #: Rows before this one were handed over.
         self._appended_to = 0
         self.notes = StateNotes(store)
+        self.ranges = StateRanges(store, states)
         #: Decisions noted while ranges were made equal: the ranges may have them already.
         self._unsure_notes = 0
         self._batch: StateBatch | None = None
@@ -127,7 +115,7 @@ class Follower:
     @property
     def is_replaced(self) -> bool:
         """Whether no range waits to be made equal."""
-        return self._is_open and not (self._must_replace or self._bases)
+        return self._is_open and not (self._must_replace or self.ranges.bases)
 
     @property
     def log_offset(self) -> int:
@@ -205,7 +193,7 @@ class Follower:
         if not (self._is_verifying and is_behind):
             if self._must_replace:
                 return FollowerWork(self.states.parts_held, self._begin_replacing)
-            if self._bases:
+            if self.ranges.bases:
                 return self._replace_next()
         return self._follow_next()
 
@@ -261,7 +249,7 @@ class Follower:
         self.problem = None
 
     def _begin_replacing(self, held: list[int]) -> None:
-        self._bases, self._slices = self.bases(held), {}
+        self.ranges.begin(held)
         self._replaced = 0
         self._must_replace = False
         self._replacing_from = self._store.durable_end
@@ -270,67 +258,25 @@ class Follower:
             self.notes.clear()
         self._note_return()
 
-    def bases(self, held: list[int]) -> list[int]:
-        """Return the starts of all ranges to compare; the state store has records in ``held``."""
-        size, table = self.states.part_rows, self._store.table
-        bases = {base - base % size for base in held}
-        for block in table.needed_blocks():
-            rows = block.half_offsets()[are_undecided(block.view("state"))]
-            bases.update(np.unique(rows - rows % size).tolist())
-        last = max(table.end - 1, 0)
-        return sorted({*bases, last - last % size})
-
-    def part(self, base: int) -> StatePart:
-        """Return a range as the core has it."""
-        return self._read(base, base + self.states.part_rows)
-
-    def _read(self, first: int, end: int) -> StatePart:
-        # A broker that serves does not wait here for decided rows that have left memory.
-        rows = rows_between(self._store, first, end, with_files=not self.is_led)
-        rows_end, origins = self._store.table.end, self._origins(rows)
-        return StatePart(first=first, end=end, rows=rows, origins=origins, rows_end=rows_end)
-
     def _replace_next(self) -> FollowerWork:
         """Read on in the next range, and have it made equal once all of it was read."""
-        base, rows_end = self._bases[0], self._store.table.end
-        end = base + self.states.part_rows
-        starts = range(base, max(min(end, rows_end), base + 1), SLICE_ROWS)
-        missing = [first for first in starts if first not in self._slices]
-        for first in missing[:1]:
-            self._slices[first] = self._read(first, min(first + SLICE_ROWS, end))
-        if len(missing) > 1:
+        is_last = len(self.ranges.bases) == 1
+        part = self.ranges.read_on(with_files=not self.is_led)
+        if part is None:
             # Other work of this thread goes first.
             return FollowerWork(_nothing, _ignored)
-        slices = [part for _, part in sorted(self._slices.items())]
-        self._slices = {}
-        if len(self._bases) == 1:
-            if rows_end > end:
-                # New rows came meanwhile, in a range of their own.
-                self._bases.append(end)
-            self._appended_to = min(end, rows_end)
-        replace = self._filled if self.is_led else self.states.replace
-        replace = self._verified if self.is_led and self._is_verifying else replace
-        part = _joined(slices, end, rows_end)
+        if is_last:
+            self._appended_to = min(part.end, part.rows_end)
+        replace = self.states.replace
+        if self.is_led:
+            replace = self.ranges.verified if self._is_verifying else self.ranges.filled
         return FollowerWork(partial(replace, part), self._part_replaced)
-
-    def _filled(self, part: StatePart) -> int:
-        """Replace a part, with the rows that are only in files: the thread may wait for these."""
-        rows = with_filed(self._store, part.rows, part.first, part.end)
-        whole = msgspec.structs.replace(part, rows=rows, origins=self._origins(rows))
-        return self.states.replace(whole)
-
-    def _verified(self, part: StatePart) -> int:
-        """Replace a part by the rows in memory; if any differed, again with those in files."""
-        differed = self.states.replace(part)
-        if differed:
-            self._filled(part)
-        return differed
 
     def _part_replaced(self, differed: int) -> None:
         self._replaced += differed
-        del self._bases[0]
+        self.ranges.end_first()
         self._note_return()
-        if self._bases:
+        if self.ranges.bases:
             return
         self._unsure_notes = 0 if self._is_verifying else self.notes.decisions
         self._is_verifying = False
@@ -398,30 +344,14 @@ class Follower:
         log_offset = store.durable_end if is_whole else self.position.log_offset
         appended = appended[appended["size"] > 0]
         rows = np.concatenate([appended, decided, checked])
-        self._forget_slices(rows["half_offset"])
+        self.ranges.forget_changed(rows["half_offset"])
         return StateBatch(
             appended=appended,
             decided=decided,
             checked=checked,
-            origins=self._origins(rows),
+            origins=origins_of(store, rows),
             position=StatePosition(store.core.lineage.epoch, log_offset, end),
         )
-
-    def _forget_slices(self, changed: Rows) -> None:
-        """Have the slices of a range read again in which rows changed meanwhile."""
-        for first in list(self._slices):
-            if np.any((changed >= first) & (changed < first + SLICE_ROWS)):
-                del self._slices[first]
-
-    def _origins(self, rows: Rows) -> dict[int, NamedOrigin]:
-        origins = self._store.core.names.origins
-        return {number: origins[number] for number in np.unique(rows["origin"]).tolist()}
-
-
-def _joined(slices: list[StatePart], end: int, rows_end: int) -> StatePart:
-    origins = {number: origin for part in slices for number, origin in part.origins.items()}
-    rows = np.concatenate([part.rows for part in slices])
-    return StatePart(first=slices[0].first, end=end, rows=rows, origins=origins, rows_end=rows_end)
 
 
 def _nothing() -> None:

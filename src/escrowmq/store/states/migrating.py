@@ -72,9 +72,9 @@ def _fill(
     """Copy every range, compare it, and say how far the state store is."""
     states = follower.states
     states.open(claim)
-    bases = follower.bases(states.parts_held())
+    bases = follower.ranges.all_bases(states.parts_held())
     for done, base in enumerate(bases, 1):
-        states.replace(follower.part(base))
+        states.replace(follower.ranges.part(base))
         told(done, 2 * len(bases))
     undecided = 0
     for done, base in enumerate(bases, len(bases) + 1):
@@ -86,7 +86,7 @@ def _fill(
 
 def _compare(follower: Follower, base: int) -> int:
     """Compare every record of a range; return the undecided transactions in it."""
-    part, states = follower.part(base), follower.states
+    part, states = follower.ranges.part(base), follower.states
     wanted = held_from(part.rows)
     held = states.snapshot(part.first, part.end)
     differing = states.replace(part)

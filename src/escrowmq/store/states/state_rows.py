@@ -15,6 +15,7 @@ from escrowmq.transaction.table import FIRST
 if TYPE_CHECKING:
     from escrowmq.store.store import Store
     from escrowmq.store.table.state_files import ChunkFile
+    from escrowmq.transaction.records import NamedOrigin
     from escrowmq.transaction.table import Half
 
 _IN_CHUNKS = ("log_offset", "stored_at_ms", "next_at_ms", "size", "origin", "state", "checks_sent")
@@ -95,6 +96,12 @@ def with_filed(store: Store, rows: Rows, first: int, end: int) -> Rows:
         found = found[~np.isin(found["half_offset"], rows["half_offset"])]
         joined = np.concatenate([rows, found[~are_undecided(found["state"])]])
         return joined[np.argsort(joined["half_offset"])]
+
+
+def origins_of(store: Store, rows: Rows) -> dict[int, NamedOrigin]:
+    """Return the origins that these rows name, by number."""
+    origins = store.core.names.origins
+    return {number: origins[number] for number in np.unique(rows["origin"]).tolist()}
 
 
 def _filed(store: Store, filed: ChunkFile, first: int, end: int) -> Rows:
