@@ -89,27 +89,15 @@ PROTOCOL_MAY_IMPORT: dict[str, set[str]] = {
     "native": {"message", "remoting"},
     "look_up": {"message", "native"},
 }
-#: The commands of one subject each.
-COMMANDS = (
-    "expiry_commands",
-    "pause_command",
-    "pop_commands",
-    "recall_commands",
-    "user_commands",
-)
+#: Commands and records of one subject each.
+COMMANDS = {f"{one}_commands" for one in ("expiry", "pause", "pop", "recall", "user")}
+RECORDS = {f"{one}_records" for one in ("pop", "recall", "user")}
 TRANSACTION_MAY_IMPORT: dict[str, set[str]] = {
     "__init__": set(),
     "policy": set(),
-    "pop_records": set(),
-    "recall_records": set(),
-    "user_records": set(),
-    "records": {"pop_records", "recall_records", "user_records"},
     "states": set(),
-    "expiry_commands": set(),
-    "pause_command": set(),
-    "pop_commands": set(),
-    "recall_commands": set(),
-    "user_commands": set(),
+    **{name: set() for name in COMMANDS | RECORDS},
+    "records": RECORDS,
     "rules": {"policy", "states"},
     "table": {"records", "states"},
     # The port of the state store.
@@ -119,16 +107,14 @@ TRANSACTION_MAY_IMPORT: dict[str, set[str]] = {
     "memory": {"pop_records", "records", "user_records"},
     "decisions": {
         *COMMANDS,
+        *RECORDS,
         "commands",
         "memory",
         "policy",
-        "pop_records",
-        "recall_records",
         "records",
         "rules",
         "states",
         "table",
-        "user_records",
     },
     "core": {"commands", "decisions", "memory", "recall_records", "records", "states", "table"},
 }
