@@ -52,10 +52,10 @@ class Explanation(msgspec.Struct, frozen=True):
 
 
 _ADVICE = {
-    Why.ALLOWED: "this policy allows it, and none denies it",
+    Why.ALLOWED: "a policy allows it, and none denies it",
     Why.SUPER_USER: "a super user may do everything; no policy limits it",
     Why.USER_DISABLED: "the user is disabled: `escrowmq user enable` lets it in again",
-    Why.DENIED: "this policy denies it: a policy that denies wins over all that allow",
+    Why.DENIED: "a policy denies it, which wins over all that allow",
     Why.NOTHING_ALLOWS: "no policy allows it: `escrowmq acl grant` adds one",
 }
 

@@ -22,6 +22,7 @@ from escrowmq.model.users import (
     Resource,
     ResourceKind,
     Role,
+    UserKind,
 )
 
 if TYPE_CHECKING:
@@ -106,6 +107,17 @@ def parse_effect(text: str) -> Effect:
 def parse_role(text: str) -> Role:
     """Return the role of a text."""
     return _word(Role, text, "the role", text)
+
+
+def parse_roles(text: str) -> tuple[Role, ...]:
+    """Return the roles of a text such as ``viewer,operator``, in a fixed order."""
+    named = {parse_role(word) for word in _words(text)}
+    return tuple(role for role in Role if role in named)
+
+
+def parse_kind(text: str) -> UserKind:
+    """Return the kind of user of a text."""
+    return _word(UserKind, text, "the kind of user", text)
 
 
 def parse_policy(

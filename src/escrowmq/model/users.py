@@ -74,6 +74,21 @@ class UserKind(StrEnum):
     SUPER = "super"
 
 
+class SecretChange(StrEnum):
+    """What a change of a user does to its secrets."""
+
+    KEEP = "keep"
+    #: A new secret; the newest of the others stays valid beside it.
+    ROTATE = "rotate"
+    #: Only the newest secret stays valid.
+    RETIRE = "retire"
+
+
+#: Neither a space, nor a character with a meaning in headers and paths: names are in all of them.
+UserName = Annotated[
+    str,
+    msgspec.Meta(min_length=1, max_length=255, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.@+-]*\Z"),
+]
 #: A literal name, the beginning of names with ``*`` at its end, or ``*`` alone.
 NamePattern = Annotated[
     str,
@@ -120,11 +135,11 @@ class SealedSecret(msgspec.Struct, frozen=True, array_like=True):
 class User(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """A user of the broker: a service, a person, or the pipeline."""
 
-    name: Name
+    name: UserName
     kind: UserKind
     is_enabled: bool
     #: The name that signed requests give; different users have different ones.
-    access_key: Name
+    access_key: UserName
     #: The newest first.
     secrets: Annotated[tuple[SealedSecret, ...], msgspec.Meta(min_length=1, max_length=SECRETS_MAX)]
     policies: Annotated[tuple[Policy, ...], msgspec.Meta(max_length=POLICIES_MAX)] = ()

@@ -12,10 +12,12 @@ from escrowmq.access.parsing import (
     parse_actions,
     parse_address,
     parse_effect,
+    parse_kind,
     parse_need,
     parse_policy,
     parse_resource,
     parse_role,
+    parse_roles,
     parse_sources,
     policy_texts,
 )
@@ -28,6 +30,7 @@ from escrowmq.model.users import (
     Resource,
     ResourceKind,
     Role,
+    UserKind,
 )
 from tests.unit.access.test_deciding import POLICIES
 
@@ -110,10 +113,13 @@ def test_a_source_that_is_no_network_is_refused(text: str) -> None:
     assert refused.value.code == "policy_malformed"
 
 
-def test_effects_and_roles_are_words() -> None:
+def test_effects_roles_and_kinds_are_words() -> None:
+    assert parse_roles("admin, viewer,ADMIN") == (Role.VIEWER, Role.ADMIN)
+    assert parse_roles("") == ()
+    assert parse_kind("Super") is UserKind.SUPER
     assert parse_effect("DENY") is Effect.DENY
     assert parse_role("Operator") is Role.OPERATOR
-    for read in (parse_effect, parse_role):
+    for read in (parse_effect, parse_role, parse_roles, parse_kind):
         with pytest.raises(RequestRefused, match="must be one of"):
             read("root")
 

@@ -41,7 +41,8 @@ def test_a_sealed_secret_is_opened_by_its_key_for_its_user(text: str, user: str)
     user = user.encode("utf-8", "replace").decode()
     sealed = box.seal(Secret(text), user)
     assert SecretBox(KEY).unseal(sealed, user) == Secret(text)
-    assert not text or text.encode() not in sealed.ciphertext
+    # A short text may be among random bytes by chance.
+    assert len(text) < 4 or text.encode() not in sealed.ciphertext
 
 
 def test_each_seal_has_its_nonce(box: SecretBox) -> None:

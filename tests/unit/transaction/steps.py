@@ -158,6 +158,7 @@ STEPS: st.SearchStrategy[Command | Pass] = st.one_of(
             user,
             USERS,
             access_key=st.sampled_from(["ann", "bob", "AK"]),
+            certificate_names=st.sampled_from([(), ("CN=a",), ("CN=a", "CN=b")]),
             is_enabled=st.booleans(),
         ),
         seen=st.sampled_from([NEW, 0, RIGHT, RIGHT, RIGHT]),

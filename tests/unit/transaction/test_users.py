@@ -89,6 +89,21 @@ def test_an_access_key_belongs_to_one_user() -> None:
     assert engine.restart().core.catalog.access_keys == engine.core.catalog.access_keys
 
 
+def test_a_certificate_stands_for_one_user() -> None:
+    engine = MemoryEngine()
+    engine.submit(put(user("shop", certificate_names=("CN=a", "CN=b"))))
+    both = user("till", certificate_names=("CN=c", "CN=b"))
+    assert code(engine.submit(put(both))) == "certificate_name_taken"
+    changed = user("shop", certificate_names=("CN=a", "CN=d"))
+    engine.submit(put(changed, version(engine)))
+    assert engine.submit(put(both)).refused is None
+    expected = {"CN=a": "shop", "CN=d": "shop", "CN=b": "till", "CN=c": "till"}
+    for found in (engine, engine.restart()):
+        assert found.core.catalog.certificates == expected
+    engine.submit(REMOVE)
+    assert engine.core.catalog.certificates == {"CN=b": "till", "CN=c": "till"}
+
+
 def test_users_and_their_policies_have_limits() -> None:
     engine = MemoryEngine()
     engine.core.limits = LimitsConfig(users_max=2)
@@ -114,6 +129,10 @@ def test_users_and_their_policies_have_limits() -> None:
         user(""),
         user("x" * 256),
         user("a\nb"),
+        user("a b"),
+        user("../ann"),
+        user("-ann"),
+        user("ann,bob"),
         user(access_key=""),
         user(secrets=()),
         user(secrets=(SEALED,) * 3),

@@ -78,6 +78,22 @@ class SecretBox:
             ) from None
 
 
+class SecretKeeper:
+    """Opens the box with the configured key when a secret is first needed."""
+
+    def __init__(self, key_file: str = "", environ: Mapping[str, str] = os.environ) -> None:
+        self._key_file = key_file
+        self._environ = environ
+        self._box: SecretBox | None = None
+
+    @property
+    def box(self) -> SecretBox:
+        """The box; refused if there is no key."""
+        if self._box is None:
+            self._box = open_box(self._key_file, self._environ)
+        return self._box
+
+
 def open_box(key_file: str, environ: Mapping[str, str]) -> SecretBox:
     """Return the box of the configured key: from the file, or else from the environment."""
     if key_file:

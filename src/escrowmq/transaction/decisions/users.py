@@ -16,8 +16,9 @@ from escrowmq.transaction.user_commands import NEW
 from escrowmq.transaction.user_records import AccessWasOn, UserPut, UserRemoved
 
 if TYPE_CHECKING:
+    from escrowmq.model.users import User
     from escrowmq.transaction.core import Transactions
-    from escrowmq.transaction.memory.catalog import KeptUser
+    from escrowmq.transaction.memory.catalog import Catalog, KeptUser
     from escrowmq.transaction.user_commands import MarkAccess, PutUser, RemoveUser
 
 
@@ -25,13 +26,9 @@ def put_user(core: Transactions, command: PutUser, _now_ms: int) -> Decision:
     """Create the user, or change it if it is still as the caller has seen it."""
     catalog, user = core.catalog, command.user
     known = catalog.users.get(user.name)
-    stale = _stale(known, command)
-    if stale is not None:
-        return stale
-    if catalog.access_keys.get(user.access_key, user.name) != user.name:
-        return refuse(
-            "access_key_taken", "another user has this access key", access_key=user.access_key
-        )
+    refused = _stale(known, command) or _taken(catalog, user)
+    if refused is not None:
+        return refused
     if len(user.policies) > POLICIES_MAX:
         return refuse(
             "policies_limit",
@@ -42,8 +39,8 @@ def put_user(core: Transactions, command: PutUser, _now_ms: int) -> Decision:
         )
     try:
         user = checked(user, catalog.users, core.limits.users_max, "users")
-    except RequestRefused as refused:
-        return Decision(refused=refused)
+    except RequestRefused as error:
+        return Decision(refused=error)
     if known is not None and known.user == user:
         return Decision(reply=Cataloged(is_changed=False))
     return Decision(records=(UserPut(user, command.by),), reply=Cataloged(is_changed=True))
@@ -64,6 +61,20 @@ def _stale(known: KeptUser | None, command: PutUser) -> Decision | None:
             version=known.version,
             seen=command.seen,
         )
+    return None
+
+
+def _taken(catalog: Catalog, user: User) -> Decision | None:
+    """Refuse a user whose access key or certificate stands for another one; None if none does."""
+    if catalog.access_keys.get(user.access_key, user.name) != user.name:
+        return refuse(
+            "access_key_taken", "another user has this access key", access_key=user.access_key
+        )
+    for subject in user.certificate_names:
+        if catalog.certificates.get(subject, user.name) != user.name:
+            return refuse(
+                "certificate_name_taken", "another user has this certificate", subject=subject
+            )
     return None
 
 

@@ -87,8 +87,9 @@ class Catalog:
         self.groups: dict[str, KeptGroup] = {}
         self.settings: dict[str, Setting] = {}
         self.users: dict[str, KeptUser] = {}
-        #: By access key: the name of its user.
+        #: By access key, and by subject of a client certificate: the name of its user.
         self.access_keys: dict[str, str] = {}
+        self.certificates: dict[str, str] = {}
         #: Whether access control was ever on; a broker without users then admits nobody.
         self.was_access_on = False
         #: Names of all topics ever deleted: if one is created again, old consumers may still come.
@@ -182,12 +183,19 @@ class Catalog:
     def _add_user(self, kept: KeptUser) -> None:
         self.users[kept.user.name] = kept
         self.access_keys[kept.user.access_key] = kept.user.name
+        for subject in kept.user.certificate_names:
+            self.certificates[subject] = kept.user.name
 
     def _remove_user(self, name: str) -> None:
         known = self.users.pop(name, None)
+        if known is None:
+            return
         # A replay on a later state may find the access key with another user.
-        if known is not None and self.access_keys.get(known.user.access_key) == name:
+        if self.access_keys.get(known.user.access_key) == name:
             del self.access_keys[known.user.access_key]
+        for subject in known.user.certificate_names:
+            if self.certificates.get(subject) == name:
+                del self.certificates[subject]
 
     def saved(self) -> SavedCatalog:
         """Return the content for a checkpoint."""
@@ -214,7 +222,7 @@ class Catalog:
         self.settings = {setting.name: setting for setting in saved.settings}
         self.removed.load(saved.removed_names)
         self.expired_groups.load(saved.expired_group_names)
-        self.users, self.access_keys = {}, {}
+        self.users, self.access_keys, self.certificates = {}, {}, {}
         for kept in saved.users:
             self._add_user(kept)
         self.was_access_on = saved.was_access_on
