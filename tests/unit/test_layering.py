@@ -90,7 +90,7 @@ PROTOCOL_MAY_IMPORT: dict[str, set[str]] = {
     "look_up": {"message", "native"},
 }
 #: Commands and records of one subject each.
-COMMANDS = {f"{one}_commands" for one in ("expiry", "pause", "pop", "recall", "user")}
+COMMANDS = {"pause_command"} | {f"{one}_commands" for one in ("expiry", "pop", "recall", "user")}
 RECORDS = {f"{one}_records" for one in ("pop", "recall", "user")}
 TRANSACTION_MAY_IMPORT: dict[str, set[str]] = {
     "__init__": set(),
@@ -141,21 +141,22 @@ STORE_MAY_IMPORT: dict[str, set[str]] = {
 BROKER_MAY_IMPORT: dict[str, set[str]] = {
     "__init__": set(),
     "config": set(),
-    "access": set(),
+    "access": {"config"},
     "periodic": set(),
     "state": set(),
     "write": {"config", "state"},
     "net": {"config", "state", "write"},
     "pop": {"state", "write"},
     "checks": {"net", "state", "write"},
-    "native": {"checks", "net", "periodic", "pop", "state", "write"},
+    "native": {"access", "checks", "net", "periodic", "pop", "state", "write"},
     # RocketMQ's tools get the status that native requests define.
     "rocketmq": {"checks", "native", "net", "pop", "state"},
     "grpc": {"checks", "net", "pop", "state"},
     "pages": {"native", "net", "state"},
     "watch": {"native", "periodic"},
-    "broker": {"checks", "grpc", "native", "net", "pop", "rocketmq", "state", "write"},
+    "broker": {"access", "checks", "grpc", "native", "net", "pop", "rocketmq", "state", "write"},
     "server": {
+        "access",
         "broker",
         "checks",
         "config",
@@ -215,8 +216,9 @@ CLI_MAY_IMPORT: dict[str, set[str]] = {
     "output": {"options", "preview", "shapes"},
     "config_import": {"config", "preview", "rocketmq", "shapes"},
     "config_commands": {"config", "config_import", "options", "output", "rocketmq", "shapes"},
+    "access": {"asking", "config", "options", "output", "shapes"},
     "admin": {"asking", "options", "output", "preview", "shapes"},
-    "data": {"asking", "config", "options", "output", "shapes"},
+    "data": {"access", "asking", "config", "options", "output", "shapes"},
     "lake": {"asking", "config", "options", "output", "preview", "shapes"},
     "doctor": {"admin", "asking", "config", "options", "output", "preview", "shapes"},
     "run": {"config", "data", "options", "output", "shapes"},
