@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -173,9 +175,9 @@ def test_a_checkpoint_holds_users_and_the_mark() -> None:
 
 
 def test_a_replay_on_a_later_state_leaves_access_keys_where_they_are() -> None:
-    first = put(user("shop", access_key="AK1"))
+    both: dict[str, Any] = {"access_key": "AK1", "certificate_names": ("CN=a",)}
     engine = MemoryEngine()
-    commands: list[Command] = [first, REMOVE, put(user("till", access_key="AK1"))]
+    commands: list[Command] = [put(user("shop", **both)), REMOVE, put(user("till", **both))]
     for command in commands:
         engine.submit(command)
     expected = engine.core.catalog.saved()
@@ -184,6 +186,16 @@ def test_a_replay_on_a_later_state_leaves_access_keys_where_they_are() -> None:
             engine.core.apply(record, frame.where)
     assert engine.core.catalog.saved() == expected
     assert engine.core.catalog.access_keys == {"AK1": "till"}
+    assert engine.core.catalog.certificates == {"CN=a": "till"}
+
+
+def test_an_older_record_changes_nothing() -> None:
+    engine = MemoryEngine()
+    engine.submit(put(user()))
+    engine.submit(put(user(is_enabled=False), version(engine)))
+    before = engine.core.catalog.saved()
+    engine.core.catalog.apply(UserPut(user(roles=(Role.ADMIN,)), 1), 0)
+    assert engine.core.catalog.saved() == before
 
 
 def test_a_half_message_keeps_the_user_that_sent_it() -> None:
