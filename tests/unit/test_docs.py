@@ -276,7 +276,7 @@ def test_the_errors_page_lists_exactly_the_errors_that_are_raised() -> None:
     assert set(listed) == raised()
 
 
-DOCUMENTS = ("group", "setting", "topic")
+DOCUMENTS = ("group", "setting", "topic", "user")
 #: Error codes that are built from parts, and their possible values.
 FAMILIES = {
     "already(half.state.label)": ["already_committed", "already_parked", "already_rolled_back"],
@@ -288,6 +288,7 @@ FAMILIES = {
 #: refusal keeps its code.
 REFUSALS = {
     "refuse": "RequestRefused",
+    "read_private": "RequestRefused",
     "read_rows": "StoreCorrupt",
     "rows_damaged": "StoreCorrupt",
 }

@@ -15,10 +15,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     # The package re-exports the names that users import.
     "__init__": {"client", "model"},
     "model": set(),
+    # What policies say; pure, so that a broker, a tool and a test decide alike.
+    "access": {"model"},
     "transaction": {"model"},
     "protocol": {"model"},
     "store": {"model", "transaction", "protocol"},
-    "broker": {"model", "transaction", "protocol", "store"},
+    "broker": {"access", "model", "transaction", "protocol", "store"},
     "client": {"model", "protocol"},
     # Looks ledgers up, for the pipeline and in a child process of the broker.
     "look_up": {"client", "protocol", "model"},
@@ -35,6 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # The order scenario, written as a user would write it.
     "demo": {"client", "model", "pipeline"},
     "cli": {
+        "access",
         "demo",
         "model",
         "transaction",
@@ -86,33 +89,28 @@ PROTOCOL_MAY_IMPORT: dict[str, set[str]] = {
     "native": {"message", "remoting"},
     "look_up": {"message", "native"},
 }
-#: The commands of one subject each.
-COMMANDS = ("expiry_commands", "pause_command", "pop_commands", "recall_commands")
+#: Commands and records of one subject each.
+COMMANDS = {"pause_command"} | {f"{one}_commands" for one in ("expiry", "pop", "recall", "user")}
+RECORDS = {f"{one}_records" for one in ("pop", "recall", "user")}
 TRANSACTION_MAY_IMPORT: dict[str, set[str]] = {
     "__init__": set(),
     "policy": set(),
-    "pop_records": set(),
-    "recall_records": set(),
-    "records": {"pop_records", "recall_records"},
     "states": set(),
-    "expiry_commands": set(),
-    "pause_command": set(),
-    "pop_commands": set(),
-    "recall_commands": set(),
+    **{name: set() for name in COMMANDS | RECORDS},
+    "records": RECORDS,
     "rules": {"policy", "states"},
     "table": {"records", "states"},
     # The port of the state store.
     "state_store": {"records", "states", "table"},
     "commands": {*COMMANDS, "records", "states", "table"},
     "ledger_verdicts": {"commands", "rules"},
-    "memory": {"pop_records", "records"},
+    "memory": {"pop_records", "records", "user_records"},
     "decisions": {
         *COMMANDS,
+        *RECORDS,
         "commands",
         "memory",
         "policy",
-        "pop_records",
-        "recall_records",
         "records",
         "rules",
         "states",
@@ -143,20 +141,22 @@ STORE_MAY_IMPORT: dict[str, set[str]] = {
 BROKER_MAY_IMPORT: dict[str, set[str]] = {
     "__init__": set(),
     "config": set(),
+    "access": {"config"},
     "periodic": set(),
     "state": set(),
     "write": {"config", "state"},
     "net": {"config", "state", "write"},
     "pop": {"state", "write"},
     "checks": {"net", "state", "write"},
-    "native": {"checks", "net", "periodic", "pop", "state", "write"},
+    "native": {"access", "checks", "net", "periodic", "pop", "state", "write"},
     # RocketMQ's tools get the status that native requests define.
     "rocketmq": {"checks", "native", "net", "pop", "state"},
     "grpc": {"checks", "net", "pop", "state"},
     "pages": {"native", "net", "state"},
     "watch": {"native", "periodic"},
-    "broker": {"checks", "grpc", "native", "net", "pop", "rocketmq", "state", "write"},
+    "broker": {"access", "checks", "grpc", "native", "net", "pop", "rocketmq", "state", "write"},
     "server": {
+        "access",
         "broker",
         "checks",
         "config",
@@ -216,8 +216,9 @@ CLI_MAY_IMPORT: dict[str, set[str]] = {
     "output": {"options", "preview", "shapes"},
     "config_import": {"config", "preview", "rocketmq", "shapes"},
     "config_commands": {"config", "config_import", "options", "output", "rocketmq", "shapes"},
+    "access": {"asking", "config", "options", "output", "shapes"},
     "admin": {"asking", "options", "output", "preview", "shapes"},
-    "data": {"asking", "config", "options", "output", "shapes"},
+    "data": {"access", "asking", "config", "options", "output", "shapes"},
     "lake": {"asking", "config", "options", "output", "preview", "shapes"},
     "doctor": {"admin", "asking", "config", "options", "output", "preview", "shapes"},
     "run": {"config", "data", "options", "output", "shapes"},
@@ -254,7 +255,7 @@ OUTSIDE_WORLD = {
     "time",
     "uuid",
 }
-PURE = ("transaction", "protocol")
+PURE = ("access", "transaction", "protocol")
 
 
 def module_name(path: Path) -> str:

@@ -24,6 +24,7 @@ WORDS: dict[str, dict[str, str]] = {
         "demo": "it waits until all is settled",
         "cli/shapes/tool_shapes.py": "how long the demo waited for that",
         "testing": "its settler does in tests what the pipeline does",
+        "model/users.py": "the action that a user needs to do so",
         "client/ledger/table.py": "old names of SqlLedger.resolve, for one release",
     },
     "carry": {

@@ -27,6 +27,7 @@ from escrowmq.broker.native.log_lists import NativeRecords
 from escrowmq.broker.native.reading import NativeReading
 from escrowmq.broker.native.state_listing import StateListing
 from escrowmq.broker.native.status import Vitals, status
+from escrowmq.broker.native.users import NativeUsers
 from escrowmq.broker.native.verdicts import NativeVerdicts
 from escrowmq.broker.native.writing import NativeWriting
 from escrowmq.broker.net.answering import Answering
@@ -73,6 +74,7 @@ from escrowmq.store.reading.reader import StoreReader
 from escrowmq.store.retention.retention import removable_below
 
 if TYPE_CHECKING:
+    from escrowmq.broker.access.secret_box import SecretKeeper
     from escrowmq.broker.config import Identity
     from escrowmq.broker.grpc.place import GrpcPlace
     from escrowmq.broker.grpc.pulling import GrpcPulling
@@ -104,6 +106,8 @@ class Broker:
     vitals: Vitals
     #: Secret with which the broker signs ids that clients send back, such as transaction ids.
     key: bytes = field(repr=False)
+    #: Seals the secrets of users.
+    secrets: SecretKeeper = field(repr=False)
 
     def __post_init__(self) -> None:
         store, writer, meta, clock = self.store, self.writer, self.meta, self.clock
@@ -263,6 +267,7 @@ class Broker:
             NativeHands(
                 answering, store, self.reader, self.clients, clock, self.topics, contradictions
             ),
+            NativeUsers(answering, store, self.secrets),
             NativeAttempts(store),
             NativeLedgers(store, clock, self.ledger_reports),
             self.comparisons,

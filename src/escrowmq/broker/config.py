@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from escrowmq.model.bounds import bad_setting, check_bounds, check_choice, check_order
+from escrowmq.model.errors import RequestRefused
 from escrowmq.protocol.message.delay_levels import DELAY_LEVELS, DelayLevels
 from escrowmq.protocol.message.limits import TOPIC_CHARS_MAX
 
 OFF = -1
 
+AccessMode = Literal["off", "on"]
 TlsMode = Literal["off", "optional", "required"]
 
 
@@ -120,6 +122,31 @@ class TlsConfig:
         for one, other in (("cert_file", "key_file"), ("key_file", "cert_file")):
             if getattr(self, one) and not getattr(self, other):
                 raise bad_setting(f"tls.{other}", f"belongs to tls.{one}", "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccessConfig:
+    """Section ``[access]``."""
+
+    #: `on` checks each request against users and policies; this release refuses to start with it.
+    mode: AccessMode = "off"
+    #: File with the key that seals the secrets of users, 64 hexadecimal digits; only its owner may
+    #: read it. If empty, the variable `ESCROWMQ_ACCESS_KEY` has the key.
+    key_file: str = ""
+
+    def __post_init__(self) -> None:
+        check_choice("access", self, "mode", get_args(AccessMode))
+
+    def refuse_unavailable(self) -> None:
+        """Refuse to start a broker that would only look protected."""
+        if self.mode != "off":
+            raise RequestRefused(
+                "access_unavailable",
+                "this release keeps users, but does not check requests yet: set access.mode to off,"
+                " and let only trusted machines reach the broker",
+                key="access.mode",
+                value=self.mode,
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
 
+from escrowmq.broker.access.secret_box import SecretKeeper
 from escrowmq.broker.broker import Broker
 from escrowmq.broker.checks.look_up_process import LookUpProcess
 from escrowmq.broker.config import (
@@ -105,6 +106,7 @@ class Server:
         ledgers: Mapping[str, str] | None = None,
         look_up_command: Sequence[str] = (),
         tls: TlsConfig | None = None,
+        secrets: SecretKeeper | None = None,
     ) -> None:
         self._data = data
         self._clock = clock
@@ -114,6 +116,7 @@ class Server:
         self._topics_config = topics
         self._writer_config = writer
         self._limits_config = limits or LimitsConfig()
+        self._secrets = secrets or SecretKeeper()
         self._watch = OperatorServices(
             alerts=alerts or AlertsConfig(),
             backup=backup or BackupConfig(),
@@ -141,8 +144,7 @@ class Server:
         self._meta: Meta | None = None
         self._writer: Writer | None = None
         self._broker: Broker | None = None
-        self.name_address = ""
-        self.broker_address = ""
+        self.name_address = self.broker_address = ""
         #: Empty if HTTP is off.
         self.http_address = ""
 
@@ -264,6 +266,7 @@ class Server:
             identity=identity,
             vitals=vitals,
             key=await asyncio.to_thread(id_key, self._data),
+            secrets=self._secrets,
         )
         meta.clamp_offsets(broker.queues.bounds())
         await clock.start(self._writer)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, get_type_hints
 
-from escrowmq.broker.config import BrokerConfig, TlsConfig, TopicsConfig, WriterConfig
+from escrowmq.broker.config import AccessConfig, BrokerConfig, TlsConfig, TopicsConfig, WriterConfig
 from escrowmq.broker.periodic.backup_schedule import BackupConfig
 from escrowmq.broker.watch import alert_config
 from escrowmq.broker.watch.alert_config import AlertsConfig
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 #: A package with settings adds its dataclass here.
 SECTIONS: Mapping[str, type[DataclassInstance]] = {
+    "access": AccessConfig,
     "alerts": AlertsConfig,
     "backup": BackupConfig,
     "broker": BrokerConfig,

@@ -105,6 +105,12 @@ COMMANDS: Mapping[str, LazyCommand] = {
     "ledger": LazyCommand(
         "lake.ledger_commands:app", "Show the tables of a ledger, and migrate them."
     ),
+    "user": LazyCommand(
+        "access.user_commands:app", "Create, list, change and delete users of access control."
+    ),
+    "acl": LazyCommand(
+        "access.acl_commands:app", "Grant, revoke, list and explain the policies of users."
+    ),
     "clock": LazyCommand(
         "admin.clock_commands:app", "Show a broker's clocks, and confirm the time."
     ),

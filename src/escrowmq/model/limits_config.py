@@ -21,8 +21,10 @@ class LimitsConfig:
     settings_max: int = 10_000
     #: Consumer offsets: one for each group and queue.
     offsets_max: int = 1_000_000
-    #: Producer groups, each counted once per combination of ledger and time allowed.
+    #: Producer groups, each counted once per combination of ledger, time allowed and user.
     origins_max: int = 100_000
+    #: Users of access control.
+    users_max: int = 10_000
     #: A name expires when it has not been used for this long: a producer group, a consumer group
     #: with its offsets, an empty topic that was created by use, a query of the Spark sink.
     unused_expire_ms: int = 30 * DAY_MS
@@ -37,5 +39,6 @@ _BOUNDS = (
     ("settings_max", 0, 100_000),
     ("offsets_max", 0, 10_000_000),
     ("origins_max", 0, 1_000_000),
+    ("users_max", 1, 10_000),
     ("unused_expire_ms", 1, 10 * 365 * DAY_MS),
 )

@@ -24,6 +24,7 @@ from escrowmq.transaction.recall_commands import Recall, RecallReply
 from escrowmq.transaction.records import Record
 from escrowmq.transaction.states import State
 from escrowmq.transaction.table import Half
+from escrowmq.transaction.user_commands import UserCommand
 
 if TYPE_CHECKING:
     from escrowmq.model.errors import RequestRefused
@@ -47,6 +48,8 @@ class Prepare(msgspec.Struct, frozen=True, kw_only=True):
     #: The UUID of the ledger table that has the outcome, and how long the sender may take.
     ledger: str = ""
     allowed_ms: int = 0
+    #: The user that sends the request; empty without access control.
+    user: str = ""
     #: Age before the first back-check; None means the policy's.
     check_after_ms: int | None = None
     #: The messages of a large request, instead of ``messages``.
@@ -299,6 +302,7 @@ Command = (
     | ExpiryCommand
     | PopCommand
     | Recall
+    | UserCommand
 )
 
 

@@ -15,6 +15,7 @@ import msgspec
 from escrowmq.model.catalog import Group, Setting, Topic
 from escrowmq.transaction.pop_records import PopAcknowledged, PopPlaced
 from escrowmq.transaction.recall_records import Recalled
+from escrowmq.transaction.user_records import AccessWasOn, UserPut, UserRemoved
 
 NEVER = 2**63 - 1
 """Due time of a row that needs no more attention."""
@@ -61,12 +62,14 @@ class NamedQueue(msgspec.Struct, frozen=True, array_like=True, tag=1, gc=False):
 
 
 class NamedOrigin(msgspec.Struct, frozen=True, array_like=True, tag=2, gc=False):
-    """From here on ``id`` stands for this producer group, ledger and time allowed."""
+    """From here on ``id`` stands for this producer group, ledger, time allowed and user."""
 
     id: int
     group: str
     ledger: str
     allowed_ms: int
+    #: The user that sent the half messages; empty without access control.
+    user: str = ""
 
 
 class Placed(msgspec.Struct, frozen=True, array_like=True):
@@ -386,8 +389,18 @@ Op = Decided | BatchDecided | DecidedMany
 CheckRecord = Asked | Answered | Parked | Resumed
 """Records about the back-checks of an undecided transaction."""
 
-CatalogRecord = TopicPut | TopicRemoved | GroupPut | GroupRemoved | SettingPut | CatalogMarked
-"""Records of the catalog."""
+CatalogRecord = (
+    TopicPut
+    | TopicRemoved
+    | GroupPut
+    | GroupRemoved
+    | SettingPut
+    | CatalogMarked
+    | UserPut
+    | UserRemoved
+    | AccessWasOn
+)
+"""Records of the catalog, which users belong to."""
 
 HistoryRecord = Began | TimeMoved | Lost
 """Records about the log itself: its epochs, its time, its damage."""

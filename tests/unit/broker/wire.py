@@ -149,7 +149,7 @@ async def serving(
         "alerts": AlertsConfig(),
         "backup": BackupConfig(),
     }
-    ledgers = changes.pop("ledgers", None)
+    ledgers, secrets = changes.pop("ledgers", None), changes.pop("secrets", None)
     for name, fields in changes.items():
         sections[name] = replace(sections[name], **fields)
     server = Server(
@@ -159,6 +159,7 @@ async def serving(
         backup_command=BACKUP_COMMAND,
         ledgers=ledgers,
         look_up_command=LOOK_UP_COMMAND,
+        secrets=secrets,
     )
     await server.start()
     try:

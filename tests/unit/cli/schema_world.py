@@ -11,6 +11,7 @@ from typing import Self
 
 import pytest
 
+from escrowmq.broker.access.secret_box import ENV_KEY
 from escrowmq.cli.main import main
 from escrowmq.client.ledger.table import SqlLedger
 from escrowmq.client.network.native_calls import NativeCalls
@@ -28,6 +29,19 @@ BINARY = b"\xff\xfe"
 
 #: Arguments of each run, by command. If a command can ask a broker, its first run does.
 RUNS: Mapping[str, tuple[str, ...]] = {
+    "acl explain": (
+        ASKED + "kept-user Pub Topic:orders --address 10.0.0.1",
+        "kept-user Pub Topic:orders --data-dir {stopped}",
+    ),
+    "acl grant": (
+        ASKED + "kept-user Sub Topic:orders --dry-run",
+        ASKED + "kept-user Sub Topic:more --source 10.0.0.0/8 --deny",
+    ),
+    "acl list": (ASKED, ASKED + "kept-user", "--data-dir {stopped}"),
+    "acl revoke": (
+        ASKED + "kept-user Pub Topic:orders --dry-run",
+        ASKED + "kept-user --role viewer",
+    ),
     "backup": (
         ASKED + "{folder}/backup-1",
         ASKED + "{folder}/backup-2 --dry-run",
@@ -66,6 +80,7 @@ RUNS: Mapping[str, tuple[str, ...]] = {
     "restore": (
         "{backup} --data-dir {folder}/restored",
         "{backup} --data-dir {folder}/planned --dry-run",
+        "{backup} --data-dir {folder}/replaced --users-from {users_file}",
     ),
     "status": (ASKED,),
     "store check": ("{stopped}", "{damaged}"),
@@ -89,6 +104,17 @@ RUNS: Mapping[str, tuple[str, ...]] = {
         "group=pay " + ASKED + "--reason why --dry-run",
     ),
     "txn show": (ASKED + "kept-1",),
+    "user create": (
+        ASKED + "new-user --role viewer --role operator --certificate CN=new",
+        ASKED + "other-user --super --dry-run",
+        "new-user --data-dir {stopped}",
+    ),
+    "user delete": (ASKED + "gone-user --dry-run", ASKED + "gone-user --yes"),
+    "user disable": (ASKED + "kept-user --dry-run", ASKED + "kept-user"),
+    "user enable": (ASKED + "kept-user",),
+    "user list": (ASKED, "--data-dir {stopped}"),
+    "user rotate": (ASKED + "kept-user", ASKED + "kept-user --retire"),
+    "user show": (ASKED + "kept-user",),
 }
 
 
@@ -103,9 +129,18 @@ class World:
     @contextmanager
     def made(cls, folder: Path) -> Iterator[Self]:
         """Yield a world in this folder."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv(ENV_KEY, "5e" * 32)
+            with cls._made(folder) as world:
+                yield world
+
+    @classmethod
+    @contextmanager
+    def _made(cls, folder: Path) -> Iterator[Self]:
         stopped, damaged, backup = folder / "stopped", folder / "damaged", folder / "backup"
         with InProcessBroker(data=stopped) as short:
             call("message", "send", "kept", "--topic", "orders", "-b", short.address)
+            make_user("kept-user", short.address)
         shutil.copytree(stopped, damaged)
         damage(damaged)
         call("backup", backup, "--data-dir", stopped)
@@ -113,6 +148,9 @@ class World:
         lake.append(MESSAGES, rows_of(MESSAGES, message("T", 1, MIDNIGHT_MS)), lambda _: ())
         rocketmq_file = folder / "broker.conf"
         rocketmq_file.write_text("brokerName=a\nbrokerId=0\nbrokername=b\nlistenPort=-1\n")
+        users_file = folder / "users.json"
+        users_file.write_text('[{"user": "ann", "secret": "secret-of-ann", "kind": "super"}]')
+        users_file.chmod(0o600)
         ledger = f"sqlite:///{folder / 'shop.db'}"
         SqlLedger(ledger).create()
         with (
@@ -125,6 +163,8 @@ class World:
             for topic in (TOPIC, "gone", "gone-too"):
                 call("topic", "create", topic, "--queues", "1", "-b", broker.address)
             give_up(broker, calls, "a", "b")
+            for user in ("kept-user", "gone-user"):
+                make_user(user, broker.address)
             facts = {
                 "backup": backup,
                 "binary_id": binary_id,
@@ -138,12 +178,18 @@ class World:
                 "message_id": message_id,
                 "rocketmq_file": rocketmq_file,
                 "stopped": stopped,
+                "users_file": users_file,
             }
             yield cls(broker, facts)
 
     def filled(self, words: str, arguments: str, **other: object) -> list[str]:
         """Return the words of a run, with this world's addresses and paths filled in."""
         return [*words.split(), *arguments.format(**{**self.facts, **other}).split()]
+
+
+def make_user(name: str, address: str) -> None:
+    call("user", "create", name, "--role", "viewer", "-b", address)
+    call("acl", "grant", name, "Pub", "Topic:orders", "-b", address)
 
 
 def call(*arguments: str | Path) -> None:

@@ -41,6 +41,8 @@ from escrowmq.transaction.expiry_commands import (
 from escrowmq.transaction.policy import CheckPolicy
 from escrowmq.transaction.recall_commands import Recall
 from escrowmq.transaction.states import State
+from escrowmq.transaction.user_commands import NEW, MarkAccess, PutUser, RemoveUser
+from tests.unit.transaction.users import user
 
 POLICY = CheckPolicy(checks_max=2, messages_max=4, transaction_bytes_max=1_024)
 HOUR_MS = 3_600_000
@@ -78,7 +80,9 @@ PREPARES = st.builds(
     number=st.sampled_from([None, 0, 1, 2, RIGHT, RIGHT, RIGHT]),
     bulk=st.booleans(),
     check_after_ms=st.sampled_from([None, 0]),
+    user=st.sampled_from(["", "", "ann"]),
 )
+USERS = st.sampled_from(["ann", "bob"])
 CLAIMS = st.builds(
     AttemptClaim,
     transaction_id=IDS,
@@ -148,6 +152,20 @@ STEPS: st.SearchStrategy[Command | Pass] = st.one_of(
             ExpireTopic(name="orders", queue_ends={}),
         ]
     ),
+    st.builds(
+        PutUser,
+        user=st.builds(
+            user,
+            USERS,
+            access_key=st.sampled_from(["ann", "bob", "AK"]),
+            certificate_names=st.sampled_from([(), ("CN=a",), ("CN=a", "CN=b")]),
+            is_enabled=st.booleans(),
+        ),
+        seen=st.sampled_from([NEW, 0, RIGHT, RIGHT, RIGHT]),
+        by=BY,
+    ),
+    st.builds(RemoveUser, name=USERS, by=BY),
+    st.just(MarkAccess()),
     st.builds(Pass, st.sampled_from([1, 5_000, HOUR_MS, 32 * 24 * HOUR_MS])),
 )
 
@@ -182,6 +200,9 @@ def aimed(engine: MemoryEngine, command: Command) -> Command:  # noqa: C901 - on
             right |= right_place(engine, command.half_offset % rows)
         case Carry():
             right["first"] = command.first % rows
+        case PutUser(seen=9):
+            known = engine.core.catalog.users.get(command.user.name)
+            right["seen"] = NEW if known is None else known.version
         case DecideBatch():
             right["attempts"] = tuple(right_claim(engine, claim) for claim in command.attempts)
     return msgspec.structs.replace(command, **right)

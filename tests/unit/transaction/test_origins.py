@@ -136,3 +136,16 @@ def test_a_group_that_returns_gets_a_new_number_and_old_decisions_are_still_told
     assert refused.code == "producer_group_wrong"
     restarted = engine.restart()
     assert restarted.core.names.origins.saved() == engine.core.names.origins.saved()
+
+
+def test_a_group_is_known_as_long_as_one_of_its_origins() -> None:
+    origins = Origins()
+    for number, user in enumerate(["", "shop", "till"]):
+        origins.apply(NamedOrigin(number, "pay", "", 0, user), number, number)
+    assert origins.groups == {"pay": 3}
+    assert origins.of("pay", "", 0, "shop") == 1
+    origins.expire([0, 2])
+    assert origins.groups == {"pay": 1}
+    assert origins.of("pay", "", 0) == NamedOrigin(3, "pay", "", 0)
+    origins.expire([1])
+    assert origins.groups == {}

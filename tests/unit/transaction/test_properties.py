@@ -53,6 +53,7 @@ def state_of(engine: MemoryEngine) -> dict[str, Any]:
         "queues_end": core.names.queues_end,
         "deleted": core.names.deleted,
         "catalog": core.catalog.saved(),
+        "access_keys": (core.catalog.access_keys, core.catalog.certificates),
         "uses": core.uses.saved(),
         "origins": (core.names.origins.named, core.names.origins.saved()),
         "queue_ends": core.queue_ends,

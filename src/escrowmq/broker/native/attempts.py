@@ -70,8 +70,9 @@ class NativeAttempts:
 
 def is_known(core: Transactions, group: str) -> bool:
     """Return whether the group held messages or its app id decided a batch, and has not expired."""
-    is_origin = (group, "", 0) in core.names.origins.numbers
-    return is_origin or core.batches.knows(group.removeprefix(GROUP_PREFIX))
+    return group in core.names.origins.groups or core.batches.knows(
+        group.removeprefix(GROUP_PREFIX)
+    )
 
 
 def judged(core: Transactions, header: FindAttemptsHeader) -> str:
@@ -86,7 +87,7 @@ def judged(core: Transactions, header: FindAttemptsHeader) -> str:
 def homes_of(core: Transactions, group: str) -> list[str]:
     """Return the other brokers that decide about parts of this app id held here."""
     prefix = group + HOME_MARK
-    groups = {name for name, _, _ in core.names.origins.numbers if name.startswith(prefix)}
+    groups = (name for name in core.names.origins.groups if name.startswith(prefix))
     return sorted(name.removeprefix(prefix) for name in groups)
 
 

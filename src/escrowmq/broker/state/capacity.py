@@ -46,6 +46,7 @@ class Capacities:
             "groups": (len(catalog.groups), limits.groups_max),
             "offsets": (len(self._meta.offsets), limits.offsets_max),
             "origins": (len(self._store.core.names.origins), limits.origins_max),
+            "users": (len(catalog.users), limits.users_max),
         }
         return [Capacity(kind=kind, used=count, max=most) for kind, (count, most) in used.items()]
 

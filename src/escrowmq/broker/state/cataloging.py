@@ -11,6 +11,7 @@ from escrowmq.transaction import records as kinds
 from escrowmq.transaction.pop_records import PopAcknowledged, PopPlaced
 from escrowmq.transaction.recall_records import Recalled
 from escrowmq.transaction.records import NOWHERE, Record
+from escrowmq.transaction.user_records import AccessWasOn, UserPut, UserRecord, UserRemoved
 
 if TYPE_CHECKING:
     from escrowmq.broker.pop.service import PopService
@@ -74,6 +75,8 @@ class Cataloging:
                 )
             case kinds.SettingPut():
                 meta.changed("settings", record.setting.name)
+            case UserPut() | UserRemoved() | AccessWasOn():
+                _log_access(record)
             case PopAcknowledged():
                 self.popping.places.durable(record, is_reset=False)
             case PopPlaced():
@@ -118,3 +121,26 @@ class Cataloging:
                 "by": record.by,
             },
         )
+
+
+def _log_access(record: UserRecord) -> None:
+    match record:
+        case UserPut(user=user):
+            log.info(
+                "user_put",
+                extra={
+                    "user": user.name,
+                    "kind": user.kind.value,
+                    "enabled": user.is_enabled,
+                    "roles": [role.value for role in user.roles],
+                    "policies": len(user.policies),
+                    "secrets": len(user.secrets),
+                    "by": record.by,
+                },
+            )
+        case UserRemoved():
+            log.info("user_removed", extra={"user": record.name, "by": record.by})
+        case AccessWasOn():
+            pass
+        case _:
+            assert_never(record)

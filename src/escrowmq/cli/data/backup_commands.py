@@ -11,20 +11,32 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from escrowmq.cli.access.users import user_shape
+from escrowmq.cli.access.users_file import read_users
 from escrowmq.cli.asking import asking, at
+from escrowmq.cli.config import load
 from escrowmq.cli.data.data_directory import refuse_inside_store
-from escrowmq.cli.options import DEFAULT_BROKER, BrokerOption, DryRunOption, Output, OutputOption
-from escrowmq.cli.output import as_facts, human_bytes, print_item
+from escrowmq.cli.options import (
+    DEFAULT_BROKER,
+    BrokerOption,
+    DryRunOption,
+    FileOption,
+    Output,
+    OutputOption,
+)
+from escrowmq.cli.output import as_facts, as_table, human_bytes, print_item
 from escrowmq.cli.shapes.tool_shapes import BackupShape
 from escrowmq.model.errors import RequestRefused, StoreCorrupt, StoreUnusable, Unavailable
 from escrowmq.protocol.native.requests import NativeCode
 from escrowmq.store.disk.disk import File, OsDisk
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
+    from escrowmq.cli.shapes.access_shapes import UserShape
     from escrowmq.client.network.native_calls import NativeCalls
     from escrowmq.protocol.native.operator_headers import CopyMetaAnswer
+    from escrowmq.protocol.native.user_headers import UserRow
     from escrowmq.store.repair.backup import Manifest, Room
 
 #: Name of the copy of meta.db that a broker makes.
@@ -115,19 +127,32 @@ def restore(
             "--data-dir", metavar="DIR", help="The data directory to create; new or empty."
         ),
     ],
+    users_from: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Replace the users of the backup by those of this private file."
+        ),
+    ] = None,
     output: OutputOption = Output.TABLE,
     dry_run: DryRunOption = False,
+    file: FileOption = None,
 ) -> None:
     """Create a data directory from a backup.
 
+    Every user that comes back with it is printed: one that was deleted since is there again.
     Exit code 5: the backup is damaged or incomplete, or the data directory is not empty.
     """
+    from escrowmq.cli.access.data_users import DataUsers
     from escrowmq.store.repair import backup as backups
 
     source = OsDisk(directory, read_only=True)
     backups.refuse_unless_empty(OsDisk(data, read_only=True))
+    config = load(file=file, environ=os.environ)
+    users = None if users_from is None else read_users(users_from)
     if dry_run:
-        _show(backups.verify(source), output, "would restore", data, is_dry_run=True)
+        manifest, old = backups.verify(source), DataUsers(directory, config)
+        shown = old.users() if users is None else old.planned(users)
+        _show(manifest, output, "would restore", data, is_dry_run=True, users=shown)
         return
     # The rename comes last, so an interrupted restore leaves no data directory that looks complete.
     unfinished = data.absolute().with_name(data.name + UNFINISHED)
@@ -139,12 +164,16 @@ def restore(
         )
     try:
         manifest = backups.restore(source, OsDisk(unfinished))
+        restored = DataUsers(unfinished, config)
+        if users is not None:
+            restored.replace_all(users)
+        shown = restored.users()
         unfinished.rename(data)
     except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise
     OsDisk(data.absolute().parent).flush_directory("")
-    _show(manifest, output, "restored", data)
+    _show(manifest, output, "restored", data, users=shown)
 
 
 def _copied_meta(calls: NativeCalls) -> CopyMetaAnswer:
@@ -205,6 +234,7 @@ def _back_up(
                 log_end=pinned.log_end,
                 files=None,
                 bytes=pinned.log_end - pinned.log_start,
+                users=None,
                 is_dry_run=True,
             )
         room.check(OsDisk(_nearest(directory), read_only=True), planned.bytes * room.copies)
@@ -267,13 +297,20 @@ def _emptied_on_failure(directory: Path) -> Iterator[None]:
 
 
 def _show(
-    manifest: Manifest, output: Output, done: str, place: Path, *, is_dry_run: bool = False
+    manifest: Manifest,
+    output: Output,
+    done: str,
+    place: Path,
+    *,
+    is_dry_run: bool = False,
+    users: Sequence[UserRow] | None = None,
 ) -> None:
     backup = BackupShape.of(
         manifest,
         directory=os.fspath(place),
         files=len(manifest.files),
         bytes=manifest.size,
+        users=None if users is None else list(map(user_shape, users)),
         is_dry_run=is_dry_run,
     )
     facts = {
@@ -284,4 +321,15 @@ def _show(
         "files": backup.files,
         "size": human_bytes(backup.bytes),
     }
-    print_item(backup, output, lambda: as_facts(facts))
+    print_item(backup, output, lambda: f"{as_facts(facts)}{_users_text(backup.users)}")
+
+
+def _users_text(users: list[UserShape] | None) -> str:
+    """Return the table of the users that come back; they can use the broker from its start on."""
+    if not users:
+        return ""
+    rows = [
+        (one.user, one.kind, one.is_enabled, ", ".join(one.roles), len(one.policies))
+        for one in users
+    ]
+    return "\n\n" + as_table(("user", "kind", "enabled", "roles", "policies"), rows)

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from escrowmq.broker.config import BrokerConfig, TlsConfig, TopicsConfig, WriterConfig
+from escrowmq.broker.access.secret_box import SecretKeeper
+from escrowmq.broker.config import AccessConfig, BrokerConfig, TlsConfig, TopicsConfig, WriterConfig
 from escrowmq.broker.periodic.backup_schedule import BackupConfig
 from escrowmq.broker.server import Server
 from escrowmq.broker.watch.alert_config import AlertsConfig
@@ -131,6 +132,8 @@ def make_server(data: Path, config: Config, *, insecure: bool) -> Server:
             " listen on 127.0.0.1, or pass --insecure",
             host=broker.host,
         )
+    access = config.section(AccessConfig)
+    access.refuse_unavailable()
     backup = config.section(BackupConfig)
     if backup.is_on:
         refuse_inside_store(data, Path(backup.directory))
@@ -149,6 +152,7 @@ def make_server(data: Path, config: Config, *, insecure: bool) -> Server:
         ledgers=ledger_urls(config),
         look_up_command=look_up_command(config),
         tls=config.section(TlsConfig),
+        secrets=SecretKeeper(access.key_file),
     )
 
 

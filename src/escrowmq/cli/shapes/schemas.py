@@ -40,9 +40,14 @@ _array = partial(Schema, OutputForm.ARRAY)
 _lines = partial(Schema, OutputForm.LINES)
 
 _ASK, _TXN, _TOOL = "cli.shapes.broker_shapes", "cli.txn.shapes", "cli.shapes.tool_shapes"
+_ACCESS = "cli.shapes.access_shapes"
 
 #: Keyed by the words of the command, and by an option where that changes the shape.
 SCHEMAS: Mapping[str, Schema] = {
+    "acl explain": _object(f"{_ACCESS}:ExplainedShape"),
+    "acl grant": _object(f"{_ACCESS}:UserChangedShape"),
+    "acl list": _array(f"{_ACCESS}:UserPolicyShape"),
+    "acl revoke": _object(f"{_ACCESS}:UserChangedShape"),
     "audit": _object("cli.shapes.audit_shape:AuditShape"),
     "backup": _object(f"{_TOOL}:BackupShape"),
     "bench": _array(f"{_TOOL}:BenchShape"),
@@ -93,6 +98,13 @@ SCHEMAS: Mapping[str, Schema] = {
     "txn show": _object(f"{_TXN}:TransactionShownShape"),
     "txn watch": _lines(f"{_TXN}:WatchedShape"),
     "up": _lines(f"{_TOOL}:ProcessEventShape"),
+    "user create": _object(f"{_ACCESS}:UserChangedShape"),
+    "user delete": _object(f"{_ACCESS}:UserChangedShape"),
+    "user disable": _object(f"{_ACCESS}:UserChangedShape"),
+    "user enable": _object(f"{_ACCESS}:UserChangedShape"),
+    "user list": _array(f"{_ACCESS}:UserShape"),
+    "user rotate": _object(f"{_ACCESS}:UserChangedShape"),
+    "user show": _object(f"{_ACCESS}:UserShape"),
 }
 #: What commands print on standard error with ``-o json``.
 ERRORS: Mapping[str, Schema] = {

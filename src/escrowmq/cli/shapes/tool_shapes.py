@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from escrowmq.cli.shapes.access_shapes import UserShape
 from escrowmq.cli.shapes.broker_shapes import Shape
 
 Value = bool | int | float | str
@@ -163,6 +164,8 @@ class BackupShape(Shape, frozen=True, kw_only=True):
     files: int | None
     #: Size of all files; in a dry run of `backup`, of the log alone.
     bytes: int
+    #: The users in the restored directory; null for `backup`.
+    users: list[UserShape] | None
     #: True for a dry run, which changed nothing.
     is_dry_run: bool
 

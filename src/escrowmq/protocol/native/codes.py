@@ -57,6 +57,12 @@ class NativeCode(IntEnum):
     PAUSE_GROUP = 30_060
     LIST_PAUSED = 30_061
 
+    # Users.
+    USER_PUT = 30_070
+    USER_REMOVE = 30_071
+    USER_LIST = 30_072
+    ACL_EXPLAIN = 30_073
+
 
 def is_native(code: int) -> bool:
     """Return whether this code belongs to native requests."""

@@ -22,6 +22,7 @@ from escrowmq.protocol.native import (
     sink_headers,
     status_answer,
     stored_headers,
+    user_headers,
 )
 from escrowmq.protocol.native import operator_headers as hand_headers
 from escrowmq.protocol.native.codes import FIRST_CODE, LAST_CODE, NativeCode, is_native
@@ -362,6 +363,34 @@ _TABLE = (
         NativeCode.LIST_PAUSED,
         "Consumer groups that are paused.",
         answer_rows=hand_headers.PausedRow,
+    ),
+    _change(
+        NativeCode.USER_PUT,
+        "Create a user of access control, or change it as a whole. The answer has a new secret.",
+        header=user_headers.UserPutHeader,
+        rows=user_headers.PolicyRow,
+        rows_max=user_headers.POLICY_ROWS_MAX,
+        answer=user_headers.UserPutAnswer,
+    ),
+    _change(
+        NativeCode.USER_REMOVE,
+        "Remove a user.",
+        header=user_headers.UserRemoveHeader,
+    ),
+    _paged_list(
+        NativeCode.USER_LIST,
+        "Users and their policies, without secrets.",
+        header=user_headers.ListUsersHeader,
+        answer_rows=user_headers.UserRow,
+        # A user takes up to 64 KiB.
+        answer_rows_max=200,
+    ),
+    NativeRequest(
+        NativeCode.ACL_EXPLAIN,
+        "Whether a user may do something, and which policy decides.",
+        header=user_headers.AclExplainHeader,
+        answer=user_headers.AclExplainAnswer,
+        answer_rows=user_headers.ConsideredRow,
     ),
 )
 

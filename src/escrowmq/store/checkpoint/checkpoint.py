@@ -82,7 +82,7 @@ class Checkpoint(msgspec.Struct, kw_only=True, frozen=True):
     queues_end: int = -1
     #: Deleted queues that still have undecided or waiting messages.
     deleted_queues: list[NamedQueue] = []
-    #: Topics, consumer groups and settings.
+    #: Topics, consumer groups, settings and users.
     catalog: SavedCatalog = SavedCatalog()
     #: Files of deleted queues that may still exist.
     garbage: list[str] = []

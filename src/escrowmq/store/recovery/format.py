@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 PATH = "format"
 TEMPORARY = "format.tmp"
-VERSION = 3
-"""Version 2 added epochs to the log; version 3 added topics, consumer groups and settings."""
-READABLE = (1, 2, 3)
+VERSION = 4
+"""Version 2 added epochs to the log; version 3 topics, consumer groups and settings; 4 users."""
+READABLE = (1, 2, 3, 4)
 DIRECTORIES = (
     commit_log.DIRECTORY,
     queue_files.DIRECTORY,

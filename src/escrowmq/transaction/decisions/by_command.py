@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from escrowmq.transaction import commands, expiry_commands, pop_commands
+from escrowmq.transaction import commands, expiry_commands, pop_commands, user_commands
 from escrowmq.transaction.decisions import (
     batching,
     beginning,
@@ -18,6 +18,7 @@ from escrowmq.transaction.decisions import (
     losing,
     popping,
     recalling,
+    users,
 )
 from escrowmq.transaction.pause_command import PauseGroup
 from escrowmq.transaction.recall_commands import Recall
@@ -63,4 +64,7 @@ DECIDERS: dict[type, Callable[[Transactions, Any, int], Decision]] = {
     pop_commands.Acknowledge: popping.acknowledge,
     pop_commands.BuryMessages: popping.bury,
     Recall: recalling.recall,
+    user_commands.PutUser: users.put_user,
+    user_commands.RemoveUser: users.remove_user,
+    user_commands.MarkAccess: users.mark_access,
 }

@@ -11,6 +11,7 @@ import msgspec
 
 from escrowmq.model.catalog import DOCUMENT_BYTES_MAX, Document, Pause, Setting
 from escrowmq.model.errors import RequestRefused
+from escrowmq.model.users import User
 from escrowmq.transaction.commands import (
     Cataloged,
     Decision,
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from escrowmq.transaction.core import Transactions
     from escrowmq.transaction.pause_command import PauseGroup
 
-DocumentT = TypeVar("DocumentT", bound=Document)
+DocumentT = TypeVar("DocumentT", bound=Document | User)
 
 LISTED_MAX = 20
 """Maximum number of undecided half messages listed when their topic cannot be deleted."""

@@ -88,7 +88,7 @@ def hold(core: Transactions, command: Prepare, head: int, now_ms: int) -> Decisi
     """Hold a new request of the transaction that starts at ``head``."""
     records: list[Record] = []
     origins = core.names.origins
-    origin = origins.of(command.group, command.ledger, command.allowed_ms)
+    origin = origins.of(command.group, command.ledger, command.allowed_ms, command.user)
     if not isinstance(origin, int):
         if len(origins) >= core.limits.origins_max:
             return refuse(

@@ -1,4 +1,4 @@
-"""The catalog: all topics, consumer groups and settings that the log knows.
+"""The catalog: all topics, consumer groups, settings and users that the log knows.
 
 Like the transactions, it changes only by ``apply``. There are two catalogs: the core's, against
 which commands are decided, and the durable one, which all other parts read.
@@ -11,6 +11,7 @@ from typing import assert_never
 import msgspec
 
 from escrowmq.model.catalog import Group, Setting, Topic
+from escrowmq.model.users import User
 from escrowmq.transaction.memory.expired_names import ExpiredNames
 from escrowmq.transaction.records import (
     CatalogMarked,
@@ -21,6 +22,7 @@ from escrowmq.transaction.records import (
     TopicPut,
     TopicRemoved,
 )
+from escrowmq.transaction.user_records import AccessWasOn, UserPut, UserRemoved
 
 EXPIRED = "expired"
 KEPT = "kept"
@@ -48,6 +50,13 @@ class KeptGroup(msgspec.Struct, frozen=True):
     is_made_by_use: bool = False
 
 
+class KeptUser(msgspec.Struct, frozen=True):
+    """A user, and the version of its last change."""
+
+    user: User
+    version: int
+
+
 class SavedCatalog(msgspec.Struct, frozen=True, kw_only=True):
     """Checkpoint of the catalog."""
 
@@ -59,10 +68,13 @@ class SavedCatalog(msgspec.Struct, frozen=True, kw_only=True):
     settings: list[Setting] = []
     removed_names: bytes = b""
     expired_group_names: bytes = b""
+    users: list[KeptUser] = []
+    user_versions_end: int = 1
+    was_access_on: bool = False
 
 
 class Catalog:
-    """Topics, consumer groups and settings, by name."""
+    """Topics, consumer groups, settings and users, by name."""
 
     def __init__(self) -> None:
         #: Whether the log has the whole catalog; a store without a broker has none.
@@ -74,6 +86,14 @@ class Catalog:
         self.topics: dict[str, KeptTopic] = {}
         self.groups: dict[str, KeptGroup] = {}
         self.settings: dict[str, Setting] = {}
+        self.users: dict[str, KeptUser] = {}
+        #: Version of the next change of any user.
+        self.user_versions_end = 1
+        #: By access key, and by subject of a client certificate: the name of its user.
+        self.access_keys: dict[str, str] = {}
+        self.certificates: dict[str, str] = {}
+        #: Whether access control was ever on; a broker without users then admits nobody.
+        self.was_access_on = False
         #: Names of all topics ever deleted: if one is created again, old consumers may still come.
         self.removed = ExpiredNames()
         #: Names of expired groups: a group that returns has lost its offsets.
@@ -96,7 +116,7 @@ class Catalog:
             return True
         return self.expired_groups.may_have(group)
 
-    def apply(self, record: CatalogRecord, frame: int) -> None:
+    def apply(self, record: CatalogRecord, frame: int) -> None:  # noqa: C901, PLR0912 - one case per record
         """Apply a record. Applying it again changes nothing."""
         match record:
             case TopicPut():
@@ -113,6 +133,12 @@ class Catalog:
                 )
             case GroupRemoved():
                 self._remove_group(record)
+            case UserPut():
+                self._put_user(record)
+            case UserRemoved():
+                self._remove_user(record.name)
+            case AccessWasOn():
+                self.was_access_on = True
             case SettingPut():
                 if record.is_removed:
                     self.settings.pop(record.setting.name, None)
@@ -155,6 +181,30 @@ class Catalog:
         if record.reason == EXPIRED:
             self.expired_groups.add(record.name)
 
+    def _put_user(self, record: UserPut) -> None:
+        known = self.users.get(record.user.name)
+        if known is None or known.version <= record.version:
+            self._remove_user(record.user.name)
+            self._add_user(KeptUser(record.user, record.version))
+            self.user_versions_end = max(self.user_versions_end, record.version + 1)
+
+    def _add_user(self, kept: KeptUser) -> None:
+        self.users[kept.user.name] = kept
+        self.access_keys[kept.user.access_key] = kept.user.name
+        for subject in kept.user.certificate_names:
+            self.certificates[subject] = kept.user.name
+
+    def _remove_user(self, name: str) -> None:
+        known = self.users.pop(name, None)
+        if known is None:
+            return
+        # A replay on a later state may find the access key with another user.
+        if self.access_keys.get(known.user.access_key) == name:
+            del self.access_keys[known.user.access_key]
+        for subject in known.user.certificate_names:
+            if self.certificates.get(subject) == name:
+                del self.certificates[subject]
+
     def saved(self) -> SavedCatalog:
         """Return the content for a checkpoint."""
         return SavedCatalog(
@@ -166,6 +216,9 @@ class Catalog:
             settings=list(self.settings.values()),
             removed_names=self.removed.saved(),
             expired_group_names=self.expired_groups.saved(),
+            users=list(self.users.values()),
+            user_versions_end=self.user_versions_end,
+            was_access_on=self.was_access_on,
         )
 
     def load(self, saved: SavedCatalog) -> None:
@@ -178,3 +231,8 @@ class Catalog:
         self.settings = {setting.name: setting for setting in saved.settings}
         self.removed.load(saved.removed_names)
         self.expired_groups.load(saved.expired_group_names)
+        self.users, self.access_keys, self.certificates = {}, {}, {}
+        for kept in saved.users:
+            self._add_user(kept)
+        self.user_versions_end = saved.user_versions_end
+        self.was_access_on = saved.was_access_on

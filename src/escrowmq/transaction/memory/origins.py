@@ -1,4 +1,4 @@
-"""Numbers that stand for origins: producer group, ledger and time allowed.
+"""Numbers that stand for origins: producer group, ledger, time allowed and user.
 
 An origin that is unused for long expires: it no longer counts against its limit, and a producer
 group that returns gets a new number. Its name is kept while the log has records with its number. A
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 EXPIRED = "(expired)"
 """Stands for the producer group of a number that the log no longer has records of."""
 
-Key = tuple[str, str, int]
-"""Producer group, ledger, time allowed."""
+Key = tuple[str, str, int, str]
+"""Producer group, ledger, time allowed, user."""
 
 
 class PastOrigin(msgspec.Struct, frozen=True, array_like=True):
@@ -54,6 +54,8 @@ class Origins:
         self.frames: dict[int, int] = {}
         self.past: dict[int, PastOrigin] = {}
         self.numbers: dict[Key, int] = {}
+        #: By producer group: how many origins in use it has.
+        self.groups: dict[str, int] = {}
         #: Origins whose transactions another broker decides.
         self.parts: list[int] = []
 
@@ -83,10 +85,10 @@ class Origins:
         """Whether a number may stand for this producer group; true if its name is forgotten."""
         return self[number].group in (group, EXPIRED)
 
-    def of(self, group: str, ledger: str, allowed_ms: int) -> int | NamedOrigin:
+    def of(self, group: str, ledger: str, allowed_ms: int, user: str = "") -> int | NamedOrigin:
         """The origin's number, or the record that gives it one."""
-        known = self.numbers.get((group, ledger, allowed_ms))
-        return NamedOrigin(self.end, group, ledger, allowed_ms) if known is None else known
+        known = self.numbers.get((group, ledger, allowed_ms, user))
+        return NamedOrigin(self.end, group, ledger, allowed_ms, user) if known is None else known
 
     def apply(self, record: NamedOrigin, at_ms: int, frame: int) -> None:
         """Apply a name from the log; a number that was given before changes nothing."""
@@ -98,7 +100,8 @@ class Origins:
         self.named[named.id] = named
         self.used_at_ms[named.id] = at_ms
         self.frames[named.id] = frame
-        self.numbers[named.group, named.ledger, named.allowed_ms] = named.id
+        self.numbers[_key(named)] = named.id
+        self.groups[named.group] = self.groups.get(named.group, 0) + 1
         if is_part(named.group):
             self.parts.append(named.id)
 
@@ -124,7 +127,10 @@ class Origins:
             named = self.named.pop(number, None)
             if named is None:
                 continue
-            del self.numbers[named.group, named.ledger, named.allowed_ms]
+            del self.numbers[_key(named)]
+            self.groups[named.group] -= 1
+            if not self.groups[named.group]:
+                del self.groups[named.group]
             self.past[number] = PastOrigin(named, self.frames.pop(number))
             del self.used_at_ms[number]
             if number in self.parts:
@@ -151,3 +157,7 @@ class Origins:
             self._add(named, at_ms, frame)
         self.past = {past.named.id: past for past in saved.past}
         self.end = saved.end
+
+
+def _key(named: NamedOrigin) -> Key:
+    return named.group, named.ledger, named.allowed_ms, named.user

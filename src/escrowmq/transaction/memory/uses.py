@@ -12,6 +12,7 @@ import msgspec
 
 from escrowmq.model.limits_config import DAY_MS
 from escrowmq.transaction import records as kinds
+from escrowmq.transaction.user_records import AccessWasOn, UserPut, UserRemoved
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -55,6 +56,9 @@ class NameUses:
                 if record.name not in catalog.topics:
                     self.topics.pop(record.name, None)
             case kinds.SettingPut() | kinds.CatalogMarked():
+                pass
+            case UserPut() | UserRemoved() | AccessWasOn():
+                # A user does not expire: only an admin takes access away.
                 pass
             case _:
                 assert_never(record)
