@@ -242,6 +242,7 @@ class Server:
             http_address=self.http_address,
             connections=self._connection_count,
             limits=self.limits,
+            tls=self.tls,
             found=StartFindings(recovery_s, found, catalog_found),
         )
         identity = Identity(

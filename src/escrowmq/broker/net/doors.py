@@ -36,7 +36,7 @@ class Doors:
             name="remoting",
             alpn=tls.REMOTING,
             make=remoting,
-            refuse=refuse_remoting,
+            answer_plaintext=refuse_remoting,
             has_room=has_room,
             may_be_silent=True,
         )
@@ -44,7 +44,7 @@ class Doors:
             name="http",
             alpn=tls.HTTP,
             make=pages,
-            refuse=refuse_http,
+            answer_plaintext=refuse_http,
             has_room=lambda: len(pages.open) + len(self._http.opening) < http.CONNECTIONS_MAX,
         )
         self._servers: list[asyncio.Server] = []

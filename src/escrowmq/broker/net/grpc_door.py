@@ -46,7 +46,7 @@ class GrpcDoor:
             name="grpc",
             alpn=GRPC,
             make=lambda: GrpcConnection(self),
-            refuse=refuse_grpc,
+            answer_plaintext=refuse_grpc,
             has_room=lambda: True,
             opening_ms_max=limits.opening_ms_max,
         )

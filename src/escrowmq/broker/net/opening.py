@@ -34,7 +34,7 @@ _TLS_FIRST = 0x16
 #: Addresses of IPv6 that count as one, because one owner has all of them.
 _IPV6_PREFIX = 64
 
-Refusal = Callable[[bytes], "bytes | None"]
+PlaintextAnswer = Callable[[bytes], "bytes | None"]
 """Returns the answer to a request that came without TLS; None until its head is complete."""
 
 
@@ -47,7 +47,7 @@ class Door:
     alpn: str
     #: Makes the protocol of a connection.
     make: Callable[[], asyncio.Protocol]
-    refuse: Refusal
+    answer_plaintext: PlaintextAnswer
     #: Whether another connection may open.
     has_room: Callable[[], bool]
     #: Whether a peer may stay silent; without TLS, the protocol's own limits then apply.
@@ -110,7 +110,7 @@ class Opening(asyncio.Protocol):
         self._handshake_bytes = 0
         self._has_asked = False
         #: The request that is refused, and whether its answer has been sent.
-        self._refused = b""
+        self._unsecured = b""
         self._is_refused = False
         #: Peers with one group share a bound.
         self.address = self.group = ""
@@ -138,7 +138,7 @@ class Opening(asyncio.Protocol):
             return
         if self._link is not None:
             self._shake_with(data)
-        elif self._refused or self._is_refused:
+        elif self._unsecured or self._is_refused:
             self._refuse(data)
         elif data[0] == _TLS_FIRST:
             self._begin_handshake(data)
@@ -177,11 +177,11 @@ class Opening(asyncio.Protocol):
         transport = self._transport
         if transport is None or self._is_refused:
             return
-        self._refused += data
-        answer = self._door.refuse(self._refused)
-        if answer is None and len(self._refused) <= REFUSED_BYTES_MAX:
+        self._unsecured += data
+        answer = self._door.answer_plaintext(self._unsecured)
+        if answer is None and len(self._unsecured) <= REFUSED_BYTES_MAX:
             return
-        self._is_refused, self._refused = True, b""
+        self._is_refused, self._unsecured = True, b""
         transport.write(answer or b"")
         # Close only our side: closing with unread input may reset the connection too early.
         transport.write_eof()

@@ -20,6 +20,7 @@ from escrowmq.broker.net import certificates
 from escrowmq.broker.state.row_places import KEY_BYTES, KEY_FILE
 from escrowmq.model.errors import RequestRefused
 from escrowmq.model.event_log import event_log
+from escrowmq.protocol.message.limits import SHOWN_CHARS_MAX
 
 if TYPE_CHECKING:
     from escrowmq.broker.config import TlsConfig
@@ -81,6 +82,15 @@ class ServerTls:
     def expires_at_ms(self) -> int:
         """When the certificate expires; 0 without one."""
         return 0 if self._loaded is None else self._loaded.expires_at_ms
+
+    def facts(self) -> dict[str, Any]:
+        """Return what the status says."""
+        return {
+            "tls": self.mode,
+            "tls_expires_at_ms": self.expires_at_ms,
+            "tls_reloads": self.reloads,
+            "tls_error": self.error[:SHOWN_CHARS_MAX],
+        }
 
     def context(self, protocol: str) -> ssl.SSLContext | None:
         """Return the context for new connections of a protocol; None if TLS is off."""
