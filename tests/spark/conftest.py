@@ -19,6 +19,13 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 #: Short jobs do not repay the cost of the optimizing compiler.
 JVM_OPTIONS = ("-XX:TieredStopAtLevel=1",)
+FURTHER = {
+    # Queries on a few rows take less time than the compilation of code for them. Tests that start
+    # a pipeline as users do (here, in tests/cluster, in tests/package) run compiled queries.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.python.daemon.module": "tests.spark.warm_daemon",
+}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -47,7 +54,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             cache=scratch / "cache",
             scratch=scratch,
             jvm_options=JVM_OPTIONS,
-            further={"spark.python.daemon.module": "tests.spark.warm_daemon"},
+            further=FURTHER,
         )
         yield session
         session.stop()
