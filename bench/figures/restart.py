@@ -80,7 +80,7 @@ def replay(path: Path) -> None:
         store, found = opened(path)
         took = time.perf_counter() - started
         assert found.replayed_from == 0
-        rates.append(found.log_end / took / 1e6)
+        rates.append(store.recovered_at / took / 1e6)
         frames = found.frames
         store.log.close()
         store.keys.close()

@@ -183,7 +183,7 @@ class Driver:
         """Kill the process without a power cut, and open the store again."""
         let_go(self.store)
         self.store, self.found = self._open()
-        count = self.history.count_in(self.found.log_end)
+        count = self.history.count_in(self.store.recovered_at)
         if not self.acked <= count <= len(self.history):
             raise Wrong(f"{count} commands are left, {self.acked} were answered")
         self.history = self.history.until(count)

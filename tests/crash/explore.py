@@ -155,9 +155,9 @@ class Exploration:
     def _judge(
         self, case: Case, disk: FaultyDisk, *, twice: bool, go_on: bool, rebuild: bool
     ) -> None:
-        store, found = self.open(disk)
-        self._judged[case.image] = found.log_end
-        count = self._count(case, found.log_end)
+        store, _ = self.open(disk)
+        self._judged[case.image] = store.recovered_at
+        count = self._count(case, store.recovered_at)
         judge(store, self.history.worlds[count], case.bounds.starts)
         if twice:
             self._judge_twice(case, disk, store, count)

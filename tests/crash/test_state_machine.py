@@ -147,8 +147,8 @@ class StoreMachine(RuleBasedStateMachine):
         path = rng.choice(sorted(files))
         copy.flip_bit(path, rng.randrange(len(files[path])), rng.randrange(8))
         try:
-            store, found = open_store(copy, driver.config, policy_of_copy(driver.policy), HOST)
-            count = driver.history.count_in(found.log_end)
+            store, _ = open_store(copy, driver.config, policy_of_copy(driver.policy), HOST)
+            count = driver.history.count_in(store.recovered_at)
             # A bad last batch may be torn or damaged, which look alike, so it may be cut.
             assert count >= driver.confirmed
             judge(store, driver.history.worlds[count], [starts_of(driver.store)], rebuilt=True)

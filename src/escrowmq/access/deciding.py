@@ -8,25 +8,19 @@ meaning.
 from __future__ import annotations
 
 from enum import StrEnum
-from functools import lru_cache
-from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_network
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import msgspec
 
+from escrowmq.access.matching import matches
 from escrowmq.access.roles import POLICIES_OF
-from escrowmq.model.users import EVERY, Effect, Policy, Resource, ResourceKind, User, UserKind
+from escrowmq.model.users import Effect, Policy, User, UserKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from ipaddress import IPv4Address
 
+    from escrowmq.access.matching import Address
     from escrowmq.access.needs import Need
-
-Address: TypeAlias = "IPv4Address | IPv6Address | None"
-"""Where a client is; None if that is unknown."""
-
-NETWORKS_MAX = 16_384
 
 
 class Why(StrEnum):
@@ -37,6 +31,20 @@ class Why(StrEnum):
     USER_DISABLED = "user_disabled"
     DENIED = "denied"
     NOTHING_ALLOWS = "nothing_allows"
+
+    @property
+    def advice(self) -> str:
+        """What would have to change for another decision."""
+        return _ADVICE[self]
+
+
+_ADVICE = {
+    Why.ALLOWED: "a policy allows it, and none denies it",
+    Why.SUPER_USER: "a super user may do everything; no policy limits it",
+    Why.USER_DISABLED: "the user is disabled: `escrowmq user enable` lets it in again",
+    Why.DENIED: "a policy denies it, which wins over all that allow",
+    Why.NOTHING_ALLOWS: "no policy allows it: `escrowmq acl grant` adds one",
+}
 
 
 class Grant(msgspec.Struct, frozen=True):
@@ -81,53 +89,3 @@ def grants_of(user: User) -> Iterator[Grant]:
     for role in user.roles:
         for policy in POLICIES_OF[role]:
             yield Grant(policy, role)
-
-
-def matches(policy: Policy, need: Need, address: Address) -> bool:
-    """Whether a policy has a say about this need from this address."""
-    return (
-        need.action in policy.actions
-        and has_resource(policy.resource, need)
-        and has_source(policy, address)
-    )
-
-
-def has_resource(resource: Resource, need: Need) -> bool:
-    """Whether the resource that is needed is among those of a policy."""
-    if resource.kind not in (need.kind, ResourceKind.ANY):
-        return False
-    if resource.name.endswith(EVERY):
-        return need.name.startswith(resource.name.removesuffix(EVERY))
-    return need.name == resource.name
-
-
-def has_source(policy: Policy, address: Address) -> bool:
-    """Whether a policy applies to clients at this address.
-
-    An unknown address meets no limit of a policy that allows, and every limit of one that denies.
-    A source that cannot be read is treated in the same way.
-    """
-    if not policy.sources:
-        return True
-    is_denying = policy.effect is Effect.DENY
-    if address is None:
-        return is_denying
-    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
-        # A socket for both families tells IPv4 clients by such addresses.
-        address = address.ipv4_mapped
-    for source in policy.sources:
-        network = _network(source)
-        if network is None:
-            if is_denying:
-                return True
-        elif address in network:
-            return True
-    return False
-
-
-@lru_cache(maxsize=NETWORKS_MAX)
-def _network(source: str) -> IPv4Network | IPv6Network | None:
-    try:
-        return ip_network(source)
-    except ValueError:
-        return None

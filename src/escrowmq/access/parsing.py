@@ -28,7 +28,7 @@ from escrowmq.model.users import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from escrowmq.access.deciding import Address
+    from escrowmq.access.matching import Address
 
 WordT = TypeVar("WordT", bound=StrEnum)
 

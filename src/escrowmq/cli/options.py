@@ -58,6 +58,10 @@ DryRunOption = Annotated[
 ]
 YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 TopicOption = Annotated[str, typer.Option("--topic", help="Name of the topic.")]
+StoppedDataOption = Annotated[
+    Path | None,
+    typer.Option("--data-dir", metavar="DIR", help="Data directory of a stopped broker."),
+]
 LakeDataOption = Annotated[
     Path | None,
     typer.Option(

@@ -39,17 +39,15 @@ class ProducerConfig:
     tls: Tls | None = None
 
     def __post_init__(self) -> None:
-        _check_tls("producer.tls", self.tls)
-        for name, low, high in (
-            ("timeout_s", 0.001, 3_600.0),
-            ("max_duration_s", 0.001, 86_400.0),
-            ("check_after_s", 0.0, 86_400.0),
-            ("clean_ledger_every_s", 0.0, 86_400.0),
-        ):
-            value = getattr(self, name)
-            if name == "check_after_s" and value is None:
-                continue
-            _check_number(f"producer.{name}", value, low, high)
+        bounds = {
+            "timeout_s": (0.001, 3_600.0),
+            "max_duration_s": (0.001, 86_400.0),
+            "check_after_s": (0.0, 86_400.0),
+            "clean_ledger_every_s": (0.0, 86_400.0),
+        }
+        if self.check_after_s is None:
+            del bounds["check_after_s"]
+        _check(self, "producer", bounds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,14 +74,13 @@ class ConsumerConfig:
     tls: Tls | None = None
 
     def __post_init__(self) -> None:
-        _check_tls("consumer.tls", self.tls)
-        for name, low, high in (
-            ("concurrency", 1, 10_000),
-            ("retries_max", 0, 1_000),
-            ("handler_timeout_s", 0.001, 7 * 86_400.0),
-            ("stop_s", 0.0, 86_400.0),
-        ):
-            _check_number(f"consumer.{name}", getattr(self, name), low, high)
+        bounds: dict[str, tuple[float, float]] = {
+            "concurrency": (1, 10_000),
+            "retries_max": (0, 1_000),
+            "handler_timeout_s": (0.001, 7 * 86_400.0),
+            "stop_s": (0.0, 86_400.0),
+        }
+        _check(self, "consumer", bounds)
         if self.start not in list(Start):
             raise RequestRefused(
                 "bad_config", f"must be one of {', '.join(Start)}", key="consumer.start",
@@ -114,18 +111,24 @@ def with_settings(
     return replace(config or kind(), **settings)
 
 
-def _check_number(key: str, value: Any, low: float, high: float) -> None:  # noqa: ANN401 - a user may pass any value
-    try:
-        is_within = low <= value <= high
-    except TypeError:
-        is_within = False
-    if not is_within:
-        raise RequestRefused("bad_config", f"must be from {low} to {high}", key=key, value=value)
-
-
-def _check_tls(key: str, value: object) -> None:
-    if value is not None and not isinstance(value, Tls):
-        raise RequestRefused("bad_config", "must be escrowmq.Tls(…) or None", key=key)
+def _check(
+    config: ProducerConfig | ConsumerConfig, owner: str, bounds: Mapping[str, tuple[float, float]]
+) -> None:
+    """Refuse a ``tls`` of another type, and numbers that are not within their bounds."""
+    # A user may pass any value.
+    tls: object = config.tls
+    if tls is not None and not isinstance(tls, Tls):
+        raise RequestRefused("bad_config", "must be escrowmq.Tls(…) or None", key=f"{owner}.tls")
+    for name, (low, high) in bounds.items():
+        value = getattr(config, name)
+        try:
+            is_within = low <= value <= high
+        except TypeError:
+            is_within = False
+        if not is_within:
+            raise RequestRefused(
+                "bad_config", f"must be from {low} to {high}", key=f"{owner}.{name}", value=value
+            )
 
 
 def checked_topics(topics: Sequence[str]) -> tuple[str, ...]:

@@ -69,14 +69,14 @@ class DecisionCounts(msgspec.Struct, frozen=True, kw_only=True):
     """Number of transactions by how they were decided, according to the log."""
 
     #: Decided by the order service.
-    committed_by_producer: int = 0
-    rolled_back_by_producer: int = 0
+    committed_by_producer: int
+    rolled_back_by_producer: int
     #: Settled by the broker: it found the row in the ledger, or it fenced the transaction.
-    committed_by_ledger: int = 0
-    rolled_back_by_fence: int = 0
+    committed_by_ledger: int
+    rolled_back_by_fence: int
     #: How long each transaction that the broker settled was undecided, in ascending order.
-    ages_ms: list[int] = []
-    undecided: int = 0
+    ages_ms: list[int]
+    undecided: int
 
 
 class Audited(msgspec.Struct, frozen=True, kw_only=True):

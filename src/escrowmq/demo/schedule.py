@@ -41,7 +41,7 @@ class PlannedKill(NamedTuple):
     at_order: int
     victim: Victim
     moment: Moment
-    delay_ms: int = 0
+    delay_ms: int
 
 
 class Kill(msgspec.Struct, frozen=True, kw_only=True):

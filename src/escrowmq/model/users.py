@@ -51,39 +51,6 @@ class ResourceKind(StrEnum):
     ANY = "Any"
 
 
-class Effect(StrEnum):
-    """Whether a policy allows or denies what it matches."""
-
-    ALLOW = "allow"
-    DENY = "deny"
-
-
-class Role(StrEnum):
-    """A named list of policies."""
-
-    VIEWER = "viewer"
-    OPERATOR = "operator"
-    ADMIN = "admin"
-
-
-class UserKind(StrEnum):
-    """Whether policies apply to a user."""
-
-    NORMAL = "normal"
-    #: May do everything; no policy limits it.
-    SUPER = "super"
-
-
-class SecretChange(StrEnum):
-    """What a change of a user does to its secrets."""
-
-    KEEP = "keep"
-    #: A new secret; the newest of the others stays valid beside it.
-    ROTATE = "rotate"
-    #: Only the newest secret stays valid.
-    RETIRE = "retire"
-
-
 #: Neither a space, nor a character with a meaning in headers and paths: names are in all of them.
 UserName = Annotated[
     str,
@@ -109,6 +76,21 @@ class Resource(msgspec.Struct, frozen=True, array_like=True):
     name: NamePattern = EVERY
 
 
+class UserKind(StrEnum):
+    """Whether policies apply to a user."""
+
+    NORMAL = "normal"
+    #: May do everything; no policy limits it.
+    SUPER = "super"
+
+
+class Effect(StrEnum):
+    """Whether a policy allows or denies what it matches."""
+
+    ALLOW = "allow"
+    DENY = "deny"
+
+
 class Policy(msgspec.Struct, frozen=True, array_like=True):
     """Allows or denies actions on resources to clients from some addresses."""
 
@@ -117,6 +99,14 @@ class Policy(msgspec.Struct, frozen=True, array_like=True):
     #: Networks that it is limited to; empty means every address.
     sources: Annotated[tuple[Source, ...], msgspec.Meta(max_length=SOURCES_MAX)] = ()
     effect: Effect = Effect.ALLOW
+
+
+class Role(StrEnum):
+    """A named list of policies."""
+
+    VIEWER = "viewer"
+    OPERATOR = "operator"
+    ADMIN = "admin"
 
 
 class SealedSecret(msgspec.Struct, frozen=True, array_like=True):

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from escrowmq.access.deciding import Address, Grant, Why, decide, grants_of, matches
+from escrowmq.access.deciding import Grant, Why, decide, grants_of
+from escrowmq.access.matching import Address, matches
 from escrowmq.access.needs import Need
 from escrowmq.access.parsing import parse_address
 from escrowmq.model.users import (

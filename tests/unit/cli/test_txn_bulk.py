@@ -298,7 +298,15 @@ def test_a_filter_that_means_nothing_is_refused(run: Run, words: str, told: str)
 
 
 def test_conditions_are_read_from_one_text_or_several() -> None:
-    expected = TransactionFilter(group="pay", key="a,b", state="parked", older_than_ms=HOUR_MS)
+    expected = TransactionFilter(
+        group="pay",
+        topic="",
+        key="a,b",
+        state="parked",
+        id="",
+        older_than_ms=HOUR_MS,
+        younger_than_ms=0,
+    )
     assert parse_filters(["group=pay, key=a,b,state=parked,older-than=1h"]) == expected
     assert parse_filters(["group=pay", "key=a,b", "state=parked", "older-than=60 min"]) == expected
     with pytest.raises(RequestRefused, match="at least one"):
@@ -321,7 +329,7 @@ def test_keys_are_split_at_blanks_alone(key: str, *, is_taken: bool) -> None:
         body_bytes=0,
         sys_flag=0,
     )
-    assert TransactionFilter(key=key).takes_message(message) == is_taken
+    assert parse_filters([f"key={key}"]).takes_message(message) == is_taken
 
 
 @pytest.mark.parametrize("state", [0, 1, 2, 3])

@@ -93,6 +93,7 @@ def figures(
 ) -> Figures:
     decided = DecisionCounts(
         committed_by_producer=198,
+        rolled_back_by_producer=0,
         committed_by_ledger=2,
         rolled_back_by_fence=3,
         ages_ms=[900, 5_000, 70_000],

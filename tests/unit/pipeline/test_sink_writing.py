@@ -12,7 +12,7 @@ from escrowmq.model.errors import EscrowError, OutcomeUnknown, RequestRefused, U
 from escrowmq.model.sink_attempt import PLAIN_QUERY, SinkAttempt, SinkRun
 from escrowmq.pipeline.sink import writing as sink_writing
 from escrowmq.pipeline.sink.calls import SinkCalls
-from escrowmq.pipeline.sink.writing import AttemptWriting
+from escrowmq.pipeline.sink.writing import REQUEST_ROWS_MAX, AttemptWriting
 from escrowmq.pipeline.sink.written import SinkBatch, Written
 from escrowmq.protocol.native.requests import NativeCode
 from escrowmq.testing import InProcessBroker
@@ -76,7 +76,7 @@ def test_a_new_topic_is_asked_for_while_rows_are_on_their_way(broker: InProcessB
     names = [f"topic-{number}" for number in range(100)]
     batches = (pa.record_batch({"body": ["a"], "topic": [name]}) for name in names)
     with SinkCalls(broker.broker_address, TIMEOUT_MS) as calls:
-        written = AttemptWriting(calls, new_attempt(), "").write(batches)
+        written = AttemptWriting(calls, new_attempt(), "", REQUEST_ROWS_MAX).write(batches)
     assert (written.rows, written.last_number) == (100, 99)
     assert decide(broker.broker_address, written) == "decided"
     assert all(len(broker.messages(name)) == 1 for name in names)
@@ -127,7 +127,7 @@ def test_a_broker_that_never_answers_is_given_up(broker: InProcessBroker) -> Non
         SinkCalls(way.address, timeout_ms=300) as calls,
         pytest.raises(OutcomeUnknown, match="answer_lost"),
     ):
-        AttemptWriting(calls, new_attempt(), TOPIC).write(iter([rows("a")]))
+        AttemptWriting(calls, new_attempt(), TOPIC, REQUEST_ROWS_MAX).write(iter([rows("a")]))
 
 
 def test_a_broker_that_is_away_is_waited_for_and_then_given_up(broker: InProcessBroker) -> None:
@@ -137,7 +137,7 @@ def test_a_broker_that_is_away_is_waited_for_and_then_given_up(broker: InProcess
         SinkCalls(address, timeout_ms=100) as calls,
         pytest.raises(Unavailable, match="broker_unreachable"),
     ):
-        AttemptWriting(calls, new_attempt(), TOPIC).write(iter([rows("a")]))
+        AttemptWriting(calls, new_attempt(), TOPIC, REQUEST_ROWS_MAX).write(iter([rows("a")]))
 
 
 def test_a_restart_of_the_broker_between_two_requests_is_not_noticed(

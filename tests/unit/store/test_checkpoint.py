@@ -120,7 +120,7 @@ def test_after_a_checkpoint_nothing_is_replayed(driver: Driver) -> None:
     driver.store.checkpoint()
     after = driver.crashed()
     assert after.found.frames == 0
-    assert after.found.replayed_from == after.found.log_end == driver.store.log.end
+    assert after.found.replayed_from == after.store.recovered_at == driver.store.log.end
     assert after.picture() == before
 
 

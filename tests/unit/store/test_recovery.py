@@ -55,7 +55,7 @@ def driver() -> Driver:
 
 def test_a_new_store_is_empty() -> None:
     driver = Driver()
-    assert (driver.found.replayed_from, driver.found.log_end, driver.found.frames) == (0, 0, 0)
+    assert (driver.found.replayed_from, driver.store.recovered_at, driver.found.frames) == (0, 0, 0)
     assert driver.picture()["rows"] == {}
     assert driver.opened_again().found.rebuilt_because == ""
 

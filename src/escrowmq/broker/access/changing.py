@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from escrowmq.access.parsing import parse_kind, parse_policy, parse_roles
 from escrowmq.broker.access.secret_box import checked_secret, made_secret
 from escrowmq.model.errors import RequestRefused, StoreUnusable
-from escrowmq.model.users import SecretChange, User
+from escrowmq.model.users import User
 from escrowmq.transaction.user_commands import NEW, PutUser
 
 if TYPE_CHECKING:
@@ -18,6 +19,16 @@ if TYPE_CHECKING:
     from escrowmq.model.users import SealedSecret
     from escrowmq.protocol.native.user_headers import PolicyRow, UserPutHeader
     from escrowmq.transaction.memory.catalog import KeptUser
+
+
+class SecretChange(StrEnum):
+    """What a change of a user does to its secrets."""
+
+    KEEP = "keep"
+    #: A new secret; the newest of the others stays valid beside it.
+    ROTATE = "rotate"
+    #: Only the newest secret stays valid.
+    RETIRE = "retire"
 
 
 def changed_user(

@@ -67,5 +67,5 @@ class NativeUsers:
             map(astuple, considered_rows(told)),
             is_allowed=told.decision.is_allowed,
             why=told.decision.why.value,
-            advice=told.advice,
+            advice=told.decision.why.advice,
         )

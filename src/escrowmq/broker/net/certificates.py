@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 SINCE = timedelta(days=1)
 OWN_NAME = "EscrowMQ"
 OWN_VALID_DAYS = 3_650
+_KEY_USAGES = (
+    *("digital_signature", "content_commitment", "key_encipherment", "data_encipherment"),
+    *("key_agreement", "key_cert_sign", "crl_sign", "encipher_only", "decipher_only"),
+)
 
 
 class CertificateUse(StrEnum):
@@ -129,17 +133,8 @@ def _alternatives(hosts: Iterable[str]) -> x509.SubjectAlternativeName:
 def _usage(*, is_ca: bool) -> x509.KeyUsage:
     from cryptography import x509
 
-    return x509.KeyUsage(
-        digital_signature=not is_ca,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=is_ca,
-        crl_sign=is_ca,
-        encipher_only=False,
-        decipher_only=False,
-    )
+    wanted = ("key_cert_sign", "crl_sign") if is_ca else ("digital_signature",)
+    return x509.KeyUsage(**{usage: usage in wanted for usage in _KEY_USAGES})
 
 
 def _builder(

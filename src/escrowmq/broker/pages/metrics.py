@@ -243,7 +243,7 @@ def _of_store(broker: Measured, told: BrokerStatus) -> Families:
         **({table.RESERVE_MS: age_ms} if oldest_at_ms else {}),
         table.FLUSHES: [((), broker.writer.flush_times)],
         table.RECOVERY: one(found.recovery_s),
-        table.REPLAYED: one(found.store.log_end - found.store.replayed_from),
+        table.REPLAYED: one(store.recovered_at - found.store.replayed_from),
         table.CUT: one(found.store.cut_bytes),
         table.DISK_FREE: one(told.disk_free_bytes),
         table.DISK_LEVEL: one(int(store.space.level)),

@@ -6,7 +6,7 @@ Callers get offsets, times and messages here and need not know which kind a queu
 from __future__ import annotations
 
 from collections.abc import Container
-from typing import Protocol
+from typing import NotRequired, Protocol, TypedDict, Unpack
 
 from escrowmq.broker.state.system_queues import HalfView, OpView, ParkedView
 from escrowmq.protocol.message.message_views import HALF_TOPIC, OP_TOPIC, PARKED_TOPIC
@@ -44,6 +44,17 @@ class ComputedQueue(ReadableQueue, Protocol):
     ) -> Pulled:
         """Return messages from this offset on; with ``codes``, only those with such tags."""
         ...
+
+
+class PullLimits(TypedDict):
+    """How many messages a pull returns, and how many it looks at."""
+
+    count_max: int
+    bytes_max: int
+    #: Hashes of tags: only messages with one of them; None for all messages.
+    codes: Container[int] | None
+    #: A further limit on the entries of a stored queue that a filtered read examines.
+    examined_max: NotRequired[int | None]
 
 
 class Queues:
@@ -89,23 +100,11 @@ class Queues:
         topic: str,
         queue_id: int,
         offset: int,
-        *,
-        count_max: int,
-        bytes_max: int,
-        codes: Container[int] | None,
-        examined_max: int | None = None,
+        **limits: Unpack[PullLimits],
     ) -> Pulled:
-        """Return messages from this offset on; with ``codes``, only those with such tags.
-
-        ``examined_max`` limits further how many entries of a stored queue a filtered read examines.
-        """
+        """Return messages from this offset on, as ``StoreReader.pull`` does."""
         view = self.views.get(topic)
         if view is None:
-            return self._reader.pull(
-                *(topic, queue_id, offset),
-                count_max=count_max,
-                bytes_max=bytes_max,
-                codes=codes,
-                examined_max=examined_max,
-            )
-        return view.pull(offset, count_max=count_max, bytes_max=bytes_max, codes=codes)
+            return self._reader.pull(topic, queue_id, offset, **limits)
+        count_max, bytes_max = limits["count_max"], limits["bytes_max"]
+        return view.pull(offset, count_max=count_max, bytes_max=bytes_max, codes=limits["codes"])

@@ -14,6 +14,8 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from escrowmq.model.cut_off import cutting_off
+
 END_S = 5.0
 """Longest wait for a killed program to end."""
 
@@ -25,17 +27,12 @@ def post(url: str, body: bytes, headers: Mapping[str, str], timeout_s: float) ->
     )
     cut = _Cut()
     opener = urllib.request.build_opener(_CutHandler(cut), _NoRedirect())
-    timer = threading.Timer(timeout_s, cut.now)
-    timer.daemon = True
-    timer.start()
     try:
-        with opener.open(request, timeout=timeout_s):
+        with cutting_off(timeout_s, cut.now), opener.open(request, timeout=timeout_s):
             pass
     except Exception:
         if not cut.is_cut:
             raise
-    finally:
-        timer.cancel()
     # Checked even if an answer was read: one that is cut within its headers looks complete.
     if cut.is_cut:
         raise TimeoutError

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated
 
 import msgspec
 import typer
@@ -14,12 +16,10 @@ from escrowmq.access.parsing import (
     policy_texts,
     resource_text,
 )
-from escrowmq.cli.access.user_commands import RoleOption, show_changed
+from escrowmq.cli.access.user_commands import show_changed
+from escrowmq.cli.access.user_options import ChangeOptions, RoleOption, UserArgument, UsersOptions
 from escrowmq.cli.access.users import (
     Changed,
-    DataOption,
-    UserArgument,
-    UsersChoice,
     actions_of,
     actions_text,
     as_it_is,
@@ -27,15 +27,7 @@ from escrowmq.cli.access.users import (
     split,
     users_at,
 )
-from escrowmq.cli.options import (
-    DEFAULT_BROKER,
-    BrokerOption,
-    DryRunOption,
-    FileOption,
-    Output,
-    OutputOption,
-    bad_option,
-)
+from escrowmq.cli.options import bad_option, grouped
 from escrowmq.cli.output import as_table, print_item, print_table
 from escrowmq.cli.shapes.access_shapes import (
     ConsideredPolicyShape,
@@ -46,26 +38,8 @@ from escrowmq.model.errors import RequestRefused
 from escrowmq.model.users import Action, Effect, Policy
 from escrowmq.protocol.native.user_headers import AclExplainHeader, PolicyRow, UserRow
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 app = typer.Typer()
 
-ActionsArgument = Annotated[
-    str, typer.Argument(metavar="ACTIONS", help="Such as Pub,Sub, or All; not needed with --role.")
-]
-ResourceArgument = Annotated[
-    str, typer.Argument(metavar="RESOURCE", help="Such as Topic:order-*, Cluster, or * for all.")
-]
-SourceOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--source", metavar="NETWORK", help="Only for clients from there; may be repeated."
-    ),
-]
-DenyOption = Annotated[
-    bool, typer.Option("--deny", help="A policy that denies, which wins over all that allow.")
-]
 COLUMNS = (
     *("user", "role", "effect"),
     ("actions", lambda policy: actions_text(policy.actions)),
@@ -75,77 +49,103 @@ COLUMNS = (
 Roles = tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyOptions(ChangeOptions):
+    """Options that name a policy or a role of a user."""
+
+    user: UserArgument
+    actions: Annotated[
+        str,
+        typer.Argument(metavar="ACTIONS", help="Such as Pub,Sub, or All; not needed with --role."),
+    ] = ""
+    resource: Annotated[
+        str,
+        typer.Argument(metavar="RESOURCE", help="Such as Topic:order-*, Cluster, or * for all."),
+    ] = ""
+    role: RoleOption = None
+    deny: Annotated[
+        bool, typer.Option("--deny", help="A policy that denies, which wins over all that allow.")
+    ] = False
+
+    def policy(self, sources: Sequence[str] = ()) -> Policy | None:
+        """Return the policy of the arguments; None if they name a role."""
+        if bool(self.role) == bool(self.actions or self.resource):
+            raise bad_option("ACTIONS", "give actions and a resource, or --role", self.actions)
+        if self.role:
+            return None
+        effect = Effect.DENY if self.deny else Effect.ALLOW
+        return parse_policy(self.resource, self.actions, ",".join(sources), effect)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrantOptions(PolicyOptions):
+    """Options of ``acl grant``."""
+
+    source: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--source", metavar="NETWORK", help="Only for clients from there; may be repeated."
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListOptions(UsersOptions):
+    """Options of ``acl list``."""
+
+    user: Annotated[str, typer.Argument(metavar="[USER]", help="Only this user's.")] = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainOptions(UsersOptions):
+    """Options of ``acl explain``."""
+
+    user: UserArgument
+    action: Annotated[str, typer.Argument(metavar="ACTION", help="One action, such as Pub.")]
+    resource: Annotated[
+        str, typer.Argument(metavar="RESOURCE", help="Such as Topic:orders, or Topic:* for all.")
+    ]
+    address: Annotated[
+        str, typer.Option(metavar="IP", help="UsersChoice the client is; unknown without it.")
+    ] = ""
+
+
 @app.command()
-def grant(
-    user: UserArgument,
-    actions: ActionsArgument = "",
-    resource: ResourceArgument = "",
-    broker: BrokerOption = DEFAULT_BROKER,
-    *,
-    role: RoleOption = None,
-    source: SourceOption = None,
-    deny: DenyOption = False,
-    data: DataOption = None,
-    output: OutputOption = Output.TABLE,
-    dry_run: DryRunOption = False,
-    file: FileOption = None,
-) -> None:
+@grouped
+def grant(given: GrantOptions) -> None:
     """Give a user a policy or a role: it counts from its next request on."""
-    given = _given(actions, resource, source, role, deny=deny)
+    policy = given.policy(given.source or ())
 
     def changed(policies: list[Policy], roles: Roles) -> tuple[list[Policy], Roles]:
-        if given is None:
-            return policies, (*roles, *(role or ()))
-        return granted(policies, given), roles
+        if policy is None:
+            return policies, (*roles, *(given.role or ()))
+        return granted(policies, policy), roles
 
-    _change(user, UsersChoice(broker, data, file), output, changed, "granted it", dry_run=dry_run)
+    _change(given, changed, "granted it")
 
 
 @app.command()
-def revoke(
-    user: UserArgument,
-    actions: ActionsArgument = "",
-    resource: ResourceArgument = "",
-    broker: BrokerOption = DEFAULT_BROKER,
-    *,
-    role: RoleOption = None,
-    deny: DenyOption = False,
-    data: DataOption = None,
-    output: OutputOption = Output.TABLE,
-    dry_run: DryRunOption = False,
-    file: FileOption = None,
-) -> None:
+@grouped
+def revoke(given: PolicyOptions) -> None:
     """Take actions out of a user's policies about this resource, or take a role away."""
-    given = _given(actions, resource, None, role, deny=deny)
+    policy = given.policy()
 
     def changed(policies: list[Policy], roles: Roles) -> tuple[list[Policy], Roles]:
-        if given is None:
-            gone = parse_roles(",".join(role or ()))
+        if policy is None:
+            gone = parse_roles(",".join(given.role or ()))
             return policies, tuple(one for one in roles if one not in gone)
-        left = revoked(policies, given)
+        left = revoked(policies, policy)
         if left == policies:
             raise RequestRefused(
                 "policy_unknown",
                 "the user has no such policy; `escrowmq acl list` shows all",
-                user=user,
-                resource=resource_text(given.resource),
-                effect=given.effect.value,
+                user=given.user,
+                resource=resource_text(policy.resource),
+                effect=policy.effect.value,
             )
         return left, roles
 
-    _change(user, UsersChoice(broker, data, file), output, changed, "without it", dry_run=dry_run)
-
-
-def _given(
-    actions: str, resource: str, source: list[str] | None, role: list[str] | None, *, deny: bool
-) -> Policy | None:
-    """Return the policy of the arguments; None if they name a role."""
-    if bool(role) == bool(actions or resource):
-        raise bad_option("ACTIONS", "give actions and a resource, or --role", actions)
-    if role:
-        return None
-    effect = Effect.DENY if deny else Effect.ALLOW
-    return parse_policy(resource, actions, ",".join(source or ()), effect)
+    _change(given, changed, "without it")
 
 
 def granted(policies: list[Policy], given: Policy) -> list[Policy]:
@@ -174,16 +174,12 @@ def revoked(policies: list[Policy], given: Policy) -> list[Policy]:
 
 
 def _change(
-    user: str,
-    choice: UsersChoice,
-    output: Output,
+    given: PolicyOptions,
     changed: Callable[[list[Policy], Roles], tuple[list[Policy], Roles]],
     word: str,
-    *,
-    dry_run: bool,
 ) -> None:
-    with users_at(choice) as place:
-        row = place.user(user)
+    with users_at(given) as place:
+        row = place.user(given.user)
         policies = [
             parse_policy(one.resource, one.actions, one.sources, one.effect)
             for one in policies_of(row)
@@ -194,9 +190,9 @@ def _change(
         header = msgspec.structs.replace(as_it_is(row), roles=",".join(new_roles))
         is_other = new != policies or new_roles != roles
         done = Changed(is_other, "")
-        if not dry_run:
+        if not given.dry_run:
             done = place.put(header, [_row(policy) for policy in new])
-    show_changed(user, row.access_key, done, output, word, dry_run=dry_run)
+    show_changed(given.user, done, given, word, access_key=row.access_key)
 
 
 def _row(policy: Policy) -> PolicyRow:
@@ -205,19 +201,13 @@ def _row(policy: Policy) -> PolicyRow:
 
 
 @app.command(name="list")
-def list_(
-    user: Annotated[str, typer.Argument(metavar="[USER]", help="Only this user's.")] = "",
-    broker: BrokerOption = DEFAULT_BROKER,
-    *,
-    data: DataOption = None,
-    output: OutputOption = Output.TABLE,
-    file: FileOption = None,
-) -> None:
+@grouped
+def list_(given: ListOptions) -> None:
     """Print the policies of all users, or of one, with those of their roles."""
-    with users_at(UsersChoice(broker, data, file)) as place:
-        rows = [place.user(user)] if user else place.users()
+    with users_at(given) as place:
+        rows = [place.user(given.user)] if given.user else place.users()
     policies = [policy for row in rows for policy in _policies(row)]
-    print_table(UserPolicyShape, policies, output, COLUMNS, "no policies")
+    print_table(UserPolicyShape, policies, given.output, COLUMNS, "no policies")
 
 
 def _policies(row: UserRow) -> list[UserPolicyShape]:
@@ -227,62 +217,45 @@ def _policies(row: UserRow) -> list[UserPolicyShape]:
         (role, _row(policy)) for role in parse_roles(row.roles) for policy in POLICIES_OF[role]
     ]
     return [
-        UserPolicyShape(
+        UserPolicyShape.of(
+            policy,
             user=row.user,
             role=role,
-            resource=policy.resource,
             actions=actions_of(policy.actions),
             sources=split(policy.sources),
-            effect=policy.effect,
         )
         for role, policy in [*((None, one) for one in policies_of(row)), *of_roles]
     ]
 
 
 @app.command()
-def explain(
-    user: UserArgument,
-    action: Annotated[str, typer.Argument(metavar="ACTION", help="One action, such as Pub.")],
-    resource: Annotated[
-        str, typer.Argument(metavar="RESOURCE", help="Such as Topic:orders, or Topic:* for all.")
-    ],
-    broker: BrokerOption = DEFAULT_BROKER,
-    *,
-    address: Annotated[
-        str, typer.Option(metavar="IP", help="UsersChoice the client is; unknown without it.")
-    ] = "",
-    data: DataOption = None,
-    output: OutputOption = Output.TABLE,
-    file: FileOption = None,
-) -> None:
+@grouped
+def explain(given: ExplainOptions) -> None:
     """Print whether a user may do something, which policy decides, and why."""
     # Refused here, so that a slip is the same error at a broker and in a directory.
-    parse_actions(action)
+    parse_actions(given.action)
+    user, action, resource, address = given.user, given.action, given.resource, given.address
     asked = AclExplainHeader(user=user, action=action, resource=resource, address=address)
-    with users_at(UsersChoice(broker, data, file)) as place:
+    with users_at(given) as place:
         told = place.explain(asked)
-    shape = ExplainedShape(
+    policies = [
+        ConsideredPolicyShape.of(
+            row,
+            role=row.role or None,
+            actions=actions_of(row.actions),
+            sources=split(row.sources),
+        )
+        for row in told.rows
+    ]
+    shape = ExplainedShape.of(
+        told,
         user=user,
         action=action,
         resource=resource,
         address=address or None,
-        is_allowed=told.is_allowed,
-        why=told.why,
-        advice=told.advice,
-        policies=[
-            ConsideredPolicyShape(
-                role=row.role or None,
-                resource=row.resource,
-                actions=actions_of(row.actions),
-                sources=split(row.sources),
-                effect=row.effect,
-                bearing=row.bearing,
-                is_deciding=row.is_deciding,
-            )
-            for row in told.rows
-        ],
+        policies=policies,
     )
-    print_item(shape, output, lambda: _explained_text(shape))
+    print_item(shape, given.output, lambda: _explained_text(shape))
 
 
 def _explained_text(shape: ExplainedShape) -> str:

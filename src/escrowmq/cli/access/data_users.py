@@ -78,7 +78,7 @@ class DataUsers(UserPlace):
         told = explained(self._known(), asked)
         decision = told.decision
         rows = considered_rows(told)
-        return Explained(decision.is_allowed, decision.why.value, told.advice, rows)
+        return Explained(decision.is_allowed, decision.why.value, decision.why.advice, rows)
 
     def replace_all(self, changes: Sequence[UserChange]) -> None:
         """Remove every user, and create these instead."""

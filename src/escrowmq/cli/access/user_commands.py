@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import msgspec
 import typer
 
+from escrowmq.cli.access.user_options import ChangeOptions, RoleOption, UserArgument, UsersOptions
 from escrowmq.cli.access.users import (
     Changed,
-    DataOption,
-    UserArgument,
-    UsersChoice,
     actions_text,
     as_it_is,
     policies_of,
@@ -20,31 +19,16 @@ from escrowmq.cli.access.users import (
     users_at,
 )
 from escrowmq.cli.asking import whoami
-from escrowmq.cli.options import (
-    DEFAULT_BROKER,
-    BrokerOption,
-    DryRunOption,
-    FileOption,
-    Output,
-    OutputOption,
-    YesOption,
-)
+from escrowmq.cli.options import YesOption, grouped
 from escrowmq.cli.output import as_facts, as_table, print_item, print_table
 from escrowmq.cli.shapes.access_shapes import UserChangedShape, UserShape
 from escrowmq.model.errors import RequestRefused
 from escrowmq.model.private_file import read_private
 from escrowmq.protocol.native.user_headers import UserPutHeader
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 app = typer.Typer()
 
 SECRET_FILE_BYTES_MAX = 1_024
-RoleOption = Annotated[
-    list[str] | None,
-    typer.Option("--role", help="viewer, operator or admin; may be repeated."),
-]
 SecretFileOption = Annotated[
     Path | None,
     typer.Option(
@@ -63,76 +47,97 @@ COLUMNS = (
 )
 
 
-@app.command()
-def create(
-    name: UserArgument,
-    broker: BrokerOption = DEFAULT_BROKER,
-    *,
-    data: DataOption = None,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShowOptions(UsersOptions):
+    """Options of ``user show``."""
+
+    name: UserArgument
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneChangeOptions(ChangeOptions):
+    """Options of the commands that change one thing of a user."""
+
+    name: UserArgument
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateOptions(ChangeOptions):
+    """Options of ``user create``."""
+
+    name: UserArgument
     is_super: Annotated[
         bool, typer.Option("--super", help="Let the user do everything; no policy limits it.")
-    ] = False,
-    role: RoleOption = None,
+    ] = False
+    role: RoleOption = None
     access_key: Annotated[
         str, typer.Option(help="The name in signed requests; the default is the user's name.")
-    ] = "",
+    ] = ""
     certificate: Annotated[
         list[str] | None,
         typer.Option(
             metavar="SUBJECT", help="Client certificate that stands for the user; may be repeated."
         ),
-    ] = None,
-    secret_file: SecretFileOption = None,
-    output: OutputOption = Output.TABLE,
-    dry_run: DryRunOption = False,
-    file: FileOption = None,
-) -> None:
-    """Create a user, and print its new secret: only here, and only once."""
-    header = UserPutHeader(
-        user=name,
-        by=whoami(),
-        kind="super" if is_super else "normal",
-        access_key=access_key,
-        roles=",".join(role or ()),
-        certificate_names="\n".join(certificate or ()),
-        secret=secret_in(secret_file),
-    )
-    with users_at(UsersChoice(broker, data, file)) as place:
-        if dry_run and place.users(name):
-            raise RequestRefused(
-                "user_exists", "choose another name, or change this user", user=name
-            )
-        done = Changed(is_changed=True, secret="") if dry_run else place.put(header, [])
-    show_changed(name, access_key or name, done, output, "created", dry_run=dry_run)
+    ] = None
+    secret_file: SecretFileOption = None
 
 
-@app.command(name="list")
-def list_(
-    broker: BrokerOption = DEFAULT_BROKER,
-    *,
-    data: DataOption = None,
-    output: OutputOption = Output.TABLE,
-    file: FileOption = None,
-) -> None:
-    """Print all users, without their secrets."""
-    with users_at(UsersChoice(broker, data, file)) as place:
-        users = [user_shape(row) for row in place.users()]
-    print_table(UserShape, users, output, COLUMNS, "no users")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RotateOptions(OneChangeOptions):
+    """Options of ``user rotate``."""
+
+    retire: Annotated[
+        bool, typer.Option("--retire", help="End the old secret; make no new one.")
+    ] = False
+    secret_file: SecretFileOption = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteOptions(OneChangeOptions):
+    """Options of ``user delete``."""
+
+    yes: YesOption = False
 
 
 @app.command()
-def show(
-    name: UserArgument,
-    broker: BrokerOption = DEFAULT_BROKER,
-    *,
-    data: DataOption = None,
-    output: OutputOption = Output.TABLE,
-    file: FileOption = None,
-) -> None:
+@grouped
+def create(given: CreateOptions) -> None:
+    """Create a user, and print its new secret: only here, and only once."""
+    user = given.name
+    header = UserPutHeader(
+        user=user,
+        by=whoami(),
+        kind="super" if given.is_super else "normal",
+        access_key=given.access_key,
+        roles=",".join(given.role or ()),
+        certificate_names="\n".join(given.certificate or ()),
+        secret=secret_in(given.secret_file),
+    )
+    with users_at(given) as place:
+        if given.dry_run and place.users(user):
+            raise RequestRefused(
+                "user_exists", "choose another name, or change this user", user=user
+            )
+        done = Changed(is_changed=True, secret="") if given.dry_run else place.put(header, [])
+    show_changed(user, done, given, "created", access_key=given.access_key or user)
+
+
+@app.command(name="list")
+@grouped
+def list_(given: UsersOptions) -> None:
+    """Print all users, without their secrets."""
+    with users_at(given) as place:
+        users = [user_shape(row) for row in place.users()]
+    print_table(UserShape, users, given.output, COLUMNS, "no users")
+
+
+@app.command()
+@grouped
+def show(given: ShowOptions) -> None:
     """Print a user with its policies, without its secrets."""
-    with users_at(UsersChoice(broker, data, file)) as place:
-        user = user_shape(place.user(name))
-    print_item(user, output, lambda: _shown_text(user))
+    with users_at(given) as place:
+        user = user_shape(place.user(given.name))
+    print_item(user, given.output, lambda: _shown_text(user))
 
 
 def _shown_text(user: UserShape) -> str:
@@ -154,119 +159,69 @@ def _shown_text(user: UserShape) -> str:
 
 
 @app.command()
-def disable(
-    name: UserArgument,
-    broker: BrokerOption = DEFAULT_BROKER,
-    *,
-    data: DataOption = None,
-    output: OutputOption = Output.TABLE,
-    dry_run: DryRunOption = False,
-    file: FileOption = None,
-) -> None:
+@grouped
+def disable(given: OneChangeOptions) -> None:
     """Let a user do nothing until it is enabled; it keeps its secrets and policies."""
-
-    def changed(header: UserPutHeader) -> UserPutHeader:
-        return msgspec.structs.replace(header, is_enabled=False)
-
-    change(name, UsersChoice(broker, data, file), output, changed, "disabled", dry_run=dry_run)
+    _change(given, "disabled", is_enabled=False)
 
 
 @app.command()
-def enable(
-    name: UserArgument,
-    broker: BrokerOption = DEFAULT_BROKER,
-    *,
-    data: DataOption = None,
-    output: OutputOption = Output.TABLE,
-    dry_run: DryRunOption = False,
-    file: FileOption = None,
-) -> None:
+@grouped
+def enable(given: OneChangeOptions) -> None:
     """Let a disabled user in again."""
-
-    def changed(header: UserPutHeader) -> UserPutHeader:
-        return msgspec.structs.replace(header, is_enabled=True)
-
-    change(name, UsersChoice(broker, data, file), output, changed, "enabled", dry_run=dry_run)
+    _change(given, "enabled", is_enabled=True)
 
 
 @app.command()
-def rotate(
-    name: UserArgument,
-    broker: BrokerOption = DEFAULT_BROKER,
-    *,
-    data: DataOption = None,
-    retire: Annotated[
-        bool, typer.Option("--retire", help="End the old secret; make no new one.")
-    ] = False,
-    secret_file: SecretFileOption = None,
-    output: OutputOption = Output.TABLE,
-    dry_run: DryRunOption = False,
-    file: FileOption = None,
-) -> None:
+@grouped
+def rotate(given: RotateOptions) -> None:
     """Give a user a new secret beside the newest one, or end the old one of two."""
-    after, done = ("retire", "left with one secret") if retire else ("rotate", "given a new secret")
-    secret = secret_in(secret_file)
-
-    def changed(header: UserPutHeader) -> UserPutHeader:
-        return msgspec.structs.replace(header, secrets_after=after, secret=secret)
-
-    change(name, UsersChoice(broker, data, file), output, changed, done, dry_run=dry_run)
+    secret = secret_in(given.secret_file)
+    if given.retire:
+        _change(given, "left with one secret", secrets_after="retire", secret=secret)
+    else:
+        _change(given, "given a new secret", secrets_after="rotate", secret=secret)
 
 
 @app.command()
-def delete(
-    name: UserArgument,
-    broker: BrokerOption = DEFAULT_BROKER,
-    *,
-    data: DataOption = None,
-    yes: YesOption = False,
-    output: OutputOption = Output.TABLE,
-    dry_run: DryRunOption = False,
-    file: FileOption = None,
-) -> None:
+@grouped
+def delete(given: DeleteOptions) -> None:
     """Delete a user with its secrets and policies."""
-    with users_at(UsersChoice(broker, data, file)) as place:
-        place.user(name)
-        if not dry_run:
-            if not yes:
-                typer.confirm(f"Delete user {name}?", abort=True, err=True)
-            place.remove(name)
-    done = Changed(is_changed=True, secret="")
-    show_changed(name, "", done, output, "deleted", dry_run=dry_run)
+    user = given.name
+    with users_at(given) as place:
+        place.user(user)
+        if not given.dry_run:
+            if not given.yes:
+                typer.confirm(f"Delete user {user}?", abort=True, err=True)
+            place.remove(user)
+    show_changed(user, Changed(is_changed=True, secret=""), given, "deleted")
 
 
-def change(
-    name: str,
-    choice: UsersChoice,
-    output: Output,
-    changed: Callable[[UserPutHeader], UserPutHeader],
-    word: str,
-    *,
-    dry_run: bool,
-) -> None:
-    """Change a user as it is now, and print what was done."""
-    with users_at(choice) as place:
-        row = place.user(name)
-        header = changed(as_it_is(row))
-        is_other = header != as_it_is(row)
+def _change(given: OneChangeOptions, word: str, **fields: Any) -> None:  # noqa: ANN401 - of any field
+    """Change these fields of a user, keep the others as they are, and print what was done."""
+    with users_at(given) as place:
+        row = place.user(given.name)
+        known = as_it_is(row)
+        header = msgspec.structs.replace(known, **fields)
+        is_other = header != known
         if header.secrets_after == "retire":
             is_other = row.secrets > 1
-        done = Changed(is_other, "") if dry_run else place.put(header, policies_of(row))
-    show_changed(name, row.access_key, done, output, word, dry_run=dry_run)
+        done = Changed(is_other, "") if given.dry_run else place.put(header, policies_of(row))
+    show_changed(given.name, done, given, word, access_key=row.access_key)
 
 
 def show_changed(
-    name: str, access_key: str, done: Changed, output: Output, word: str, *, dry_run: bool
+    user: str, done: Changed, given: ChangeOptions, word: str, *, access_key: str = ""
 ) -> None:
     """Print how a change of a user ended; a new secret is printed here and nowhere else."""
     shape = UserChangedShape(
-        user=name,
+        user=user,
         is_changed=done.is_changed,
         access_key=access_key if done.secret else None,
         secret=done.secret or None,
-        is_dry_run=dry_run,
+        is_dry_run=given.dry_run,
     )
-    print_item(shape, output, lambda: _changed_text(shape, word))
+    print_item(shape, given.output, lambda: _changed_text(shape, word))
 
 
 def _changed_text(shape: UserChangedShape, word: str) -> str:

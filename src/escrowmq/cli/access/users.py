@@ -9,11 +9,9 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
-import typer
 
 from escrowmq.cli.asking import asking, whoami
 from escrowmq.cli.shapes.access_shapes import PolicyShape, UserShape
@@ -33,23 +31,8 @@ from escrowmq.protocol.native.user_headers import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from escrowmq.cli.access.user_options import UsersOptions
     from escrowmq.client.network.native_calls import NativeCalls
-
-UserArgument = Annotated[str, typer.Argument(metavar="USER", help="Name of the user.")]
-DataOption = Annotated[
-    Path | None,
-    typer.Option("--data-dir", metavar="DIR", help="Data directory of a stopped broker."),
-]
-
-
-class UsersChoice(NamedTuple):
-    """Options that say which broker's users are meant."""
-
-    broker: str
-    #: The data directory of a stopped broker, which then is not asked.
-    data: Path | None
-    #: The broker's settings, for its data directory.
-    file: Path | None
 
 
 class Changed(NamedTuple):
@@ -125,17 +108,17 @@ class AskedUsers(UserPlace):
 
 
 @contextmanager
-def users_at(choice: UsersChoice) -> Iterator[UserPlace]:
+def users_at(given: UsersOptions) -> Iterator[UserPlace]:
     """Yield the users of a running broker, or those in a data directory."""
-    if choice.data is None:
-        with asking(choice.broker) as calls:
+    if given.data is None:
+        with asking(given.broker) as calls:
             yield AskedUsers(calls)
     else:
         # Imported here, because they need numpy.
         from escrowmq.cli.access.data_users import DataUsers
         from escrowmq.cli.config import load
 
-        yield DataUsers(choice.data, load(file=choice.file, environ=os.environ))
+        yield DataUsers(given.data, load(file=given.file, environ=os.environ))
 
 
 def policies_of(row: UserRow) -> list[PolicyRow]:
@@ -178,23 +161,14 @@ def actions_text(actions: list[str]) -> str:
 
 def policy_shape(row: PolicyRow) -> PolicyShape:
     """Return the shape of a policy."""
-    return PolicyShape(
-        resource=row.resource,
-        actions=actions_of(row.actions),
-        sources=split(row.sources),
-        effect=row.effect,
-    )
+    return PolicyShape.of(row, actions=actions_of(row.actions), sources=split(row.sources))
 
 
 def user_shape(row: UserRow) -> UserShape:
     """Return the shape of a user."""
-    return UserShape(
-        user=row.user,
-        kind=row.kind,
-        is_enabled=row.is_enabled,
-        access_key=row.access_key,
+    return UserShape.of(
+        row,
         roles=split(row.roles),
         certificate_names=split(row.certificate_names, "\n"),
         policies=[policy_shape(policy) for policy in policies_of(row)],
-        secrets=row.secrets,
     )

@@ -23,6 +23,7 @@ from escrowmq.cli.options import (
     FileOption,
     Output,
     OutputOption,
+    StoppedDataOption,
 )
 from escrowmq.cli.output import as_facts, as_table, human_bytes, print_item
 from escrowmq.cli.shapes.tool_shapes import BackupShape
@@ -53,10 +54,7 @@ def backup(
     ],
     broker: BrokerOption = DEFAULT_BROKER,
     *,
-    data: Annotated[
-        Path | None,
-        typer.Option("--data-dir", metavar="DIR", help="Data directory of a stopped broker."),
-    ] = None,
+    data: StoppedDataOption = None,
     output: OutputOption = Output.TABLE,
     dry_run: DryRunOption = False,
 ) -> None:

@@ -25,13 +25,13 @@ KEYS = ("group", "topic", "key", "state", "older-than", "younger-than", "id")
 class TransactionFilter:
     """Conditions that must all hold; an empty condition always holds."""
 
-    group: str = ""
-    topic: str = ""
-    key: str = ""
-    state: str = ""
-    id: str = ""
-    older_than_ms: int = 0
-    younger_than_ms: int = 0
+    group: str
+    topic: str
+    key: str
+    state: str
+    id: str
+    older_than_ms: int
+    younger_than_ms: int
 
     @property
     def states(self) -> str:

@@ -7,7 +7,6 @@ connection (``database/transactions.py``). A missing SQLite file is created only
 from __future__ import annotations
 
 import sqlite3
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -26,6 +25,7 @@ from escrowmq.client.database.errors import CommitRefused
 from escrowmq.client.database.ledger_sql import SQLITE, dialect_of, unsupported
 from escrowmq.client.database.open_blocks import is_in_block
 from escrowmq.client.database.psycopg_connections import PsycopgConnection
+from escrowmq.model.cut_off import cutting_off
 from escrowmq.model.errors import RequestRefused, Unavailable
 
 if TYPE_CHECKING:
@@ -214,15 +214,13 @@ def cutting(connection: DatabaseConnection, until_s: float) -> Iterator[None]:
 
     The database's own timeouts work only while it is reachable. `until_s` is monotonic time.
     """
-    timer = threading.Timer(max(until_s - time.monotonic(), 0), connection.cut)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-        # Otherwise a late timer could break the connection for its next user.
-        timer.join()
+    with cutting_off(max(until_s - time.monotonic(), 0), connection.cut) as timer:
+        try:
+            yield
+        finally:
+            timer.cancel()
+            # Otherwise a late timer could break the connection for its next user.
+            timer.join()
 
 
 def reading(

@@ -25,7 +25,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     at_ms: int | None = None
     #: The decider, if there is a decision.
     by: str | None = None
-    detail: str = ""
+    detail: str
 
 
 class FoundReport(msgspec.Struct, frozen=True, kw_only=True):

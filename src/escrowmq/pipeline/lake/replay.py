@@ -51,7 +51,7 @@ class Replay:
     #: One broker's address.
     broker: str
     #: Empty means a hash of the other fields, so the same order twice is one replay.
-    replay_id: str = ""
+    replay_id: str
 
     @property
     def name(self) -> str:

@@ -53,7 +53,7 @@ class AttemptWriting:
         calls: SinkCalls,
         attempt: SinkAttempt,
         topic: str,
-        rows_max: int = REQUEST_ROWS_MAX,
+        rows_max: int,
         *,
         home: str = "",
         others: Sequence[tuple[SinkBroker, SinkCalls]] = (),

@@ -60,9 +60,8 @@ TEMPORARIES = (formats.TEMPORARY, checkpoints.TEMPORARY)
 class RecoveryResult(msgspec.Struct, kw_only=True):
     """What recovery found, for the event log and for operators."""
 
-    #: Where the replay began, and where the log ends.
+    #: Where the replay began; it ended at ``Store.recovered_at``.
     replayed_from: int = 0
-    log_end: int = 0
     frames: int = 0
     #: Bytes of a torn tail that were cut.
     cut_bytes: int = 0
@@ -170,7 +169,8 @@ def _open(
         replay(store, found, checkpoint)
     store.is_recovered = True
     store.dropped = 0
-    log.info("store_recovered", extra=msgspec.structs.asdict(found))
+    facts = {"log_end": store.recovered_at, **msgspec.structs.asdict(found)}
+    log.info("store_recovered", extra=facts)
     return store, found
 
 
@@ -356,7 +356,7 @@ def set_durable_end(store: Store, found: RecoveryResult, offset: int, flushed: i
         log.warning("torn_tail_cut", extra={"log_offset": offset, "cut_bytes": found.cut_bytes})
     if flushed < offset:
         rewrite_tail(store.disk, commit, flushed, offset)
-    found.log_end = store.recovered_at = offset
+    store.recovered_at = offset
     commit.begin_at(offset)
     publish_all(store)
     store.publish()

@@ -8,14 +8,13 @@ range; ``ranges.py`` reads the ranges.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from functools import partial
-from threading import Timer
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
+from escrowmq.model.cut_off import cutting_off
 from escrowmq.model.errors import EscrowError, StoreUnusable, Unavailable
 from escrowmq.model.event_log import event_log
 from escrowmq.store.states.notes import BATCH_ROWS, StateNotes
@@ -24,7 +23,7 @@ from escrowmq.store.states.state_rows import origins_of, rows_at
 from escrowmq.transaction.state_store import StateBatch, StatePosition, StatesLostTrack
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from escrowmq.store.store import Store
     from escrowmq.transaction.state_store import StateClaim, StateStore
@@ -131,7 +130,7 @@ class Follower:
         lost = 0
         while lost < LOST_MAX and (work := self.next_work()) is not None:
             try:
-                with self._limited():
+                with cutting_off(self.wait_s, self.interrupt):
                     result = work.run()
             except StatesLostTrack as error:
                 lost += 1
@@ -147,16 +146,6 @@ class Follower:
         interrupt = getattr(self.states, "interrupt", None)
         if interrupt is not None:
             interrupt()
-
-    @contextmanager
-    def _limited(self) -> Iterator[None]:
-        timer = Timer(self.wait_s, self.interrupt)
-        timer.daemon = True
-        timer.start()
-        try:
-            yield
-        finally:
-            timer.cancel()
 
     def beat(self) -> None:
         """Have the state store hear from this broker soon, also if nothing changes."""
@@ -219,7 +208,7 @@ class Follower:
         is_current = self.is_equal and self.problem is None
         position = self.here(self._appended_to) if is_current and not self.lag_rows else None
         try:
-            with self._limited():
+            with cutting_off(self.wait_s, self.interrupt):
                 self.states.close(position)
         except Unavailable as away:
             log.warning("state_store_away", extra={"store": self.states.name, "error": str(away)})
