@@ -106,7 +106,7 @@ class ExplainOptions(UsersOptions):
         str, typer.Argument(metavar="RESOURCE", help="Such as Topic:orders, or Topic:* for all.")
     ]
     address: Annotated[
-        str, typer.Option(metavar="IP", help="UsersChoice the client is; unknown without it.")
+        str, typer.Option(metavar="IP", help="Where the client is; unknown without it.")
     ] = ""
 
 
