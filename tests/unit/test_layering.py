@@ -88,6 +88,7 @@ PROTOCOL_MAY_IMPORT: dict[str, set[str]] = {
     # Native requests travel in remoting frames.
     "native": {"message", "remoting"},
     "look_up": {"message", "native"},
+    "signing": set(),
 }
 #: Commands and records of one subject each.
 COMMANDS = {"pause_command"} | {f"{one}_commands" for one in ("expiry", "pop", "recall", "user")}
