@@ -20,12 +20,14 @@ import grpc.aio
 import uvloop
 
 from bench.figures.common import alternate, report
-from escrowmq.broker.config import BrokerConfig
+from escrowmq.broker.config import BrokerConfig, TlsConfig
 from escrowmq.broker.net.grpc_call import GrpcCall, GrpcMethods
 from escrowmq.broker.net.grpc_door import GrpcDoor
 from escrowmq.broker.net.grpc_limits import GrpcLimits
 from escrowmq.broker.net.limits import ConnectionLimits
 from escrowmq.broker.net.listening import bound_socket
+from escrowmq.broker.net.opening import Openings
+from escrowmq.broker.net.tls import ServerTls
 
 PATH = "/apache.rocketmq.v2.MessagingService/SendMessage"
 BODY = bytes(400)
@@ -46,8 +48,10 @@ def serve_ours() -> None:
         call.answer(message)
 
     async def serve() -> None:
+        tls = ServerTls(TlsConfig(mode="off"), Path())
+        openings = Openings(tls, ConnectionLimits(BrokerConfig()))
         methods = GrpcMethods(unary={PATH.encode(): echo}, streams={})
-        door = GrpcDoor(methods, GrpcLimits(), ConnectionLimits(BrokerConfig()))
+        door = GrpcDoor(methods, GrpcLimits(), openings)
         bound = bound_socket("127.0.0.1", 0)
         door.start(bound)
         await _until_told(bound.getsockname()[1])

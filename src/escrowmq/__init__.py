@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         Unavailable,
     )
     from escrowmq.model.resolution import Resolution
+    from escrowmq.model.tls import Tls
 
 __all__ = [
     "AlreadyConsumed",
@@ -56,6 +57,7 @@ __all__ = [
     "Start",
     "StoreCorrupt",
     "StoreUnusable",
+    "Tls",
     "TransactionListener",
     "TransactionState",
     "Unavailable",
@@ -81,6 +83,7 @@ _HOMES = {
         "Unavailable",
     ),
     "model.resolution": ("Resolution",),
+    "model.tls": ("Tls",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __getattr__ = importer(__name__, _HOME_OF)

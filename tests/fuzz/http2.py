@@ -49,7 +49,16 @@ from tests.fuzz.remoting import (
     run_program,
     spoil,
 )
-from tests.unit.broker.grpc_echo import CHAT, ECHO, HEADER, MANY, SILENT, Heard, methods
+from tests.unit.broker.grpc_echo import (
+    CHAT,
+    ECHO,
+    HEADER,
+    MANY,
+    SILENT,
+    Heard,
+    methods,
+    openings_with,
+)
 
 DEFAULT_FRAMES = 1_000_000
 FRAMES_PER_CONNECTION = 60
@@ -258,7 +267,7 @@ async def play(seed: int, frames: int) -> Counter[str]:
     """Play connections until enough frames were made."""
     counts: Counter[str] = Counter()
     heard = Heard()
-    door = GrpcDoor(methods(heard), LIMITS, ConnectionLimits(BrokerConfig()))
+    door = GrpcDoor(methods(heard), LIMITS, openings_with(None, ConnectionLimits(BrokerConfig())))
     failed: list[str] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, what: failed.append(str(what)))
     blocks, peak_bytes = held()

@@ -17,19 +17,21 @@ VALID = timedelta(days=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificates:
-    """PEM files of the authority, and of a server's certificate that it signed."""
+    """PEM files of the authority, and of a server's and a client's pair that it signed."""
 
     ca_file: Path
     cert_file: Path
     key_file: Path
+    client_file: Path
+    client_key_file: Path
 
 
 def make_certificates(folder: Path) -> Certificates:
     """Make an authority and a certificate for 127.0.0.1."""
-    ca_key, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
-    ca_name, name = (
+    ca_key, key, client_key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(3))
+    ca_name, name, client_name = (
         x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, text)])
-        for text in ("Interop CA", "Interop broker")
+        for text in ("Interop CA", "Interop broker", "Interop client")
     )
     ca = (
         _builder(ca_name, ca_name, ca_key)
@@ -43,12 +45,26 @@ def make_certificates(folder: Path) -> Certificates:
         .add_extension(names, critical=False)
         .sign(ca_key, hashes.SHA256())
     )
+    client = (
+        _builder(client_name, ca_name, client_key)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .sign(ca_key, hashes.SHA256())
+    )
     pem = serialization.Encoding.PEM
-    secret = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     return Certificates(
         ca_file=_written(folder / "ca.pem", ca.public_bytes(pem)),
         cert_file=_written(folder / "cert.pem", cert.public_bytes(pem)),
-        key_file=_written(folder / "key.pem", secret),
+        key_file=_written(folder / "key.pem", _pem_of(key)),
+        client_file=_written(folder / "client.pem", client.public_bytes(pem)),
+        client_key_file=_written(folder / "client-key.pem", _pem_of(client_key)),
+    )
+
+
+def _pem_of(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
     )
 
 

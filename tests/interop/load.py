@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -80,9 +80,9 @@ class Run:
     anonymous_bytes: int
 
 
-def load_peer() -> JavaPeer:
+def load_peer(options: Mapping[str, str] | None = None) -> JavaPeer:
     """Return a peer with enough memory and the optimizing compiler."""
-    return JavaPeer(memory=LARGE)
+    return JavaPeer(memory=LARGE, options=options)
 
 
 def run_load(

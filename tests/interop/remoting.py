@@ -5,13 +5,16 @@ from __future__ import annotations
 import itertools
 import json
 import socket
+import ssl
 import struct
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from tests.interop.certificates import Certificates
 from tests.interop.errors import Diverged, WaitedInVain
 
 TIMEOUT_S = 10
@@ -32,6 +35,8 @@ PULLED_MAX = 32
 Found = TypeVar("Found")
 
 _opaque = itertools.count(1)
+#: TLS of the requests; none without an entry.
+_contexts: list[ssl.SSLContext | None] = []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,11 +93,32 @@ def request(
 ) -> Frame:
     """Send one request on its own connection."""
     host, _, port = address.rpartition(":")
-    with socket.create_connection((host, int(port)), TIMEOUT_S) as connection:
+    with _connected(host, int(port)) as connection:
         frame = Frame(code=code, fields=fields or {}, body=body, opaque=next(_opaque))
         connection.sendall(frame.encode())
         (size,) = struct.unpack(">I", read_exactly(connection, 4))
         return Frame.decode(read_exactly(connection, size))
+
+
+@contextmanager
+def secured(certificates: Certificates | None) -> Iterator[None]:
+    """Send requests over TLS, with a client's certificate; None: without TLS."""
+    context = None
+    if certificates is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.load_verify_locations(certificates.ca_file)
+        context.load_cert_chain(certificates.client_file, certificates.client_key_file)
+    _contexts.append(context)
+    try:
+        yield
+    finally:
+        _contexts.remove(context)
+
+
+def _connected(host: str, port: int) -> socket.socket:
+    plain = socket.create_connection((host, port), TIMEOUT_S)
+    context = _contexts[-1] if _contexts else None
+    return plain if context is None else context.wrap_socket(plain, server_hostname=host)
 
 
 def read_exactly(connection: socket.socket, size: int) -> bytes:

@@ -24,15 +24,23 @@ LARGE = ("-Xms512m", "-Xmx1g", "-XX:+UseParallelGC")
 class JavaPeer(Peer):
     """org.apache.rocketmq:rocketmq-client, driven by ``peers/java``."""
 
-    def __init__(self, version: str = JAVA_5, *, memory: tuple[str, ...] = SMALL) -> None:
+    def __init__(
+        self,
+        version: str = JAVA_5,
+        *,
+        memory: tuple[str, ...] = SMALL,
+        options: Mapping[str, str] | None = None,
+    ) -> None:
         super().__init__()
         self.name = f"java-{version}"
         self.version = version
         self.abilities = JAVA_4_ABILITIES if version.startswith("4.") else JAVA_ABILITIES
         self._memory = memory
+        #: System properties beside ours.
+        self._options = options or {}
 
     def another(self) -> JavaPeer:
-        return JavaPeer(self.version, memory=self._memory)
+        return JavaPeer(self.version, memory=self._memory, options=self._options)
 
     def command(self) -> tuple[list[str], Mapping[str, str]]:
         place = building.java_peer(self.version)
@@ -50,6 +58,7 @@ class JavaPeer(Peer):
             "rocketmq.client.rebalance.waitInterval": "2000",
             # Its logs go under the home directory, whatever the other options say.
             "user.home": str(CLIENT_HOME),
+            **self._options,
         }
         return [
             building.java(),

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.interop import remoting
 from tests.interop.certificates import Certificates, make_certificates
 from tests.interop.errors import PeerRefused
 from tests.interop.escrow import Escrow, quick_escrow
@@ -45,7 +46,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 @pytest.fixture(scope="module")
 def tls_broker(certificates: Certificates) -> Iterator[Escrow]:
-    with quick_escrow(tls_settings(certificates)) as broker:
+    with quick_escrow(tls_settings(certificates)) as broker, remoting.secured(certificates):
         yield broker
 
 
@@ -88,6 +89,7 @@ def test_no_official_client_presents_a_certificate(
     settings = {**tls_settings(certificates), "tls.ca_file": str(certificates.ca_file)}
     with (
         Escrow(settings=settings) as broker,
+        remoting.secured(certificates),
         peer_type(with_tls=True, ca_file=certificates.ca_file) as peer,
     ):
         topic = fresh("closed")

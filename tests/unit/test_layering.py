@@ -70,7 +70,6 @@ PIPELINE_MAY_IMPORT: dict[str, set[str]] = {
     "lake": set(),
     "archive": {"data_source", "lake", "source", "spark_api", "views"},
     "settle": {"brokers_round", "sink", "views"},
-    # HTML reports: style sheet, page frame, charts.
     "pages": set(),
     "audit": {"lake", "pages", "source", "views"},
     "compare": {"audit", "brokers_round", "lake", "source", "views"},
@@ -211,10 +210,12 @@ CLI_MAY_IMPORT: dict[str, set[str]] = {
     # RocketMQ's names of settings; the config loader uses them for hints.
     "rocketmq": set(),
     "shapes": set(),
+    "tls_options": set(),
     "asking": {"options"},
     "config": {"convert", "rocketmq"},
-    "main": {"preview", "shapes"},
+    "main": {"preview", "shapes", "tls_options"},
     "output": {"options", "preview", "shapes"},
+    "cert_commands": {"options", "output", "shapes"},
     "config_import": {"config", "preview", "rocketmq", "shapes"},
     "config_commands": {"config", "config_import", "options", "output", "rocketmq", "shapes"},
     "access": {"asking", "config", "options", "output", "shapes"},

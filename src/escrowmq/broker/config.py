@@ -107,14 +107,16 @@ _BROKER_BOUNDS = (
 class TlsConfig:
     """Section ``[tls]``."""
 
-    #: With `optional`, the gRPC port takes connections with and without TLS; with `required`, only
-    #: those with TLS.
+    #: With `optional`, every port takes connections with TLS and without; with `required`, only
+    #: those with TLS; with `off`, only those without.
     mode: TlsMode = "optional"
-    #: PEM files of the broker's certificate and its key; if both are empty, the broker makes a
-    #: self-signed certificate at its first start and keeps it in its data directory.
+    #: PEM files of the broker's certificate and its key, which are loaded again when they change;
+    #: if both are empty, the broker makes a self-signed certificate at its first start and keeps it
+    #: in its data directory.
     cert_file: str = ""
     key_file: str = ""
     #: PEM file of the CA that signed the clients' certificates; if empty, clients need none.
+    #: Connections without TLS show no certificate, so this needs `required`.
     ca_file: str = ""
 
     def __post_init__(self) -> None:

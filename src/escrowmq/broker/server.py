@@ -28,17 +28,18 @@ from escrowmq.broker.config import (
 from escrowmq.broker.grpc.serving import GrpcServing
 from escrowmq.broker.native.status import StartFindings, Vitals
 from escrowmq.broker.net.connection import ClientConnection
+from escrowmq.broker.net.doors import Doors
 from escrowmq.broker.net.http import HttpConnections
 from escrowmq.broker.net.limits import ConnectionLimits
 from escrowmq.broker.net.listening import (
     ACCEPT_TURNS,
     address_to_tell,
     bound_socket,
-    close_servers,
     local_address,
     open_files_max,
 )
-from escrowmq.broker.net.tls import id_key
+from escrowmq.broker.net.opening import Openings
+from escrowmq.broker.net.tls import ServerTls, id_key
 from escrowmq.broker.pages.server_pages import server_pages
 from escrowmq.broker.periodic.background import PeriodicTasks
 from escrowmq.broker.periodic.backup_schedule import BackupConfig
@@ -79,7 +80,8 @@ CLOCK_S = 1.0
 CHECK_S = 0.25
 #: How often the broker looks whether to probe the ledgers.
 PROBE_S = 1.0
-BACKLOG = 4_096
+#: How often the broker looks for a new certificate.
+TLS_S = 2.0
 #: How long peers may take to read the last answers when the broker stops.
 HANG_UP_S = 1.0
 #: Open files that are reserved for the store and for connections beyond the limit.
@@ -133,13 +135,15 @@ class Server:
         #: Limits that all connections share, and how often each of them was reached.
         self.limits = ConnectionLimits(broker)
         self._connections_max = broker.connections_max
-        self._servers: list[asyncio.Server] = []
+        self.tls = ServerTls(tls or TlsConfig(), data)
+        openings = Openings(self.tls, self.limits)
         #: None if gRPC is off.
-        self._grpc: GrpcServing | None = None
-        if broker.grpc_port != OFF:
-            self._grpc = GrpcServing(data, broker, tls or TlsConfig(), self.limits)
+        self._grpc = None if broker.grpc_port == OFF else GrpcServing(broker, openings)
         self._background = PeriodicTasks(lambda: self.broker.clock.now_ms())  # noqa: PLW0108 - not yet
-        self._http = HttpConnections(server_pages(self, lambda: self._broker, broker))
+        pages = HttpConnections(server_pages(self, lambda: self._broker, broker))
+        self._doors = Doors(
+            openings, lambda: ClientConnection(self.limits, self), pages, self._has_room
+        )
         self._lock: DirectoryLock | None = None
         self._meta: Meta | None = None
         self._writer: Writer | None = None
@@ -180,17 +184,14 @@ class Server:
             self.broker_address = format_address(advertised, port)
             if self._grpc is not None:
                 self._grpc.bind(advertised)
+            await asyncio.to_thread(self.tls.load, advertised, read(self._clock).wall_ms)
             if config.http_port != OFF:
-                await self._start_http(advertised)
+                http_port = await self._doors.open_http(config.host, config.http_port)
+                self.http_address = format_address(advertised, http_port)
             self._broker = await self._recover(pack_host(advertised, port))
             if self._grpc is not None:
-                await self._grpc.start(self.broker.serve_grpc, self.broker.clock.now_ms())
-            loop = asyncio.get_running_loop()
-            for bound in sockets:
-                server = await loop.create_server(
-                    lambda: ClientConnection(self.limits, self), sock=bound, backlog=BACKLOG
-                )
-                self._servers.append(server)
+                self._grpc.start(self.broker.serve_grpc)
+            await self._doors.open_remoting(sockets)
         except BaseException:
             for bound in sockets:
                 bound.close()
@@ -207,6 +208,7 @@ class Server:
             (SPACE_S, "look_at_disk", self._look_at_space),
             (CLOCK_S, "look_at_clock", self._look_at_clock),
             (CHECK_S, "check_transactions", self.broker.rounds.tick),
+            (TLS_S, "look_at_certificate", self.tls.look),
         ):
             self._background.every(every_s, name, work)
         if self._look_ups is not None:
@@ -214,12 +216,6 @@ class Server:
             passes = self.broker.look_up_with(self._look_ups)
             self._background.every(PROBE_S, "probe_ledgers", passes.tick)
         await self._watch.start(self.broker, self._background, local_address(sockets[1]))
-
-    async def _start_http(self, advertised: str) -> None:
-        bound = bound_socket(self._config.host, self._config.http_port)
-        self.http_address = format_address(advertised, bound.getsockname()[1])
-        server = await asyncio.get_running_loop().create_server(self._http, sock=bound)
-        self._servers.append(server)
 
     async def _recover(self, store_host: bytes) -> Broker:
         # In another thread, because recovery may take long and HTTP probes need answers meanwhile.
@@ -248,6 +244,7 @@ class Server:
             http_address=self.http_address,
             connections=self._connection_count,
             limits=self.limits,
+            tls=self.tls,
             found=StartFindings(recovery_s, found, catalog_found),
         )
         identity = Identity(
@@ -276,10 +273,9 @@ class Server:
         """Accept no more clients, answer open requests, and close the store."""
         self._background.stop()
         await self._watch.stop()
-        await close_servers(self._servers)
+        await self._doors.close_soon()
         if self._grpc is not None:
             self._grpc.close_soon()
-        self._http.close()
         if self._broker is not None:
             self._broker.drain()
             await self._broker.rounds.close()
@@ -308,8 +304,9 @@ class Server:
         self._all_gone = asyncio.Event()
         if self._grpc is not None:
             await self._grpc.close()
-        for _ in range(ACCEPT_TURNS):
+        for _ in range(ACCEPT_TURNS + 1):
             # Connections that were accepted before the doors closed arrive some turns later.
+            self._doors.cut_opening()
             await asyncio.sleep(0)
         for connection in list(self._connections):
             connection.flush()
@@ -322,7 +319,10 @@ class Server:
 
     def _connection_count(self) -> int:
         grpc = 0 if self._grpc is None else self._grpc.connections
-        return len(self._connections) + grpc
+        return len(self._connections) + self._doors.opening_count + grpc
+
+    def _has_room(self) -> bool:
+        return len(self._connections) + self._doors.opening_count < self._connections_max
 
     # Called by connections.
 
@@ -332,7 +332,7 @@ class Server:
         if self._all_gone is not None:
             # It was accepted just before the server stopped.
             connection.close()
-        return len(self._connections) <= self._connections_max
+        return len(self._connections) + self._doors.opening_count <= self._connections_max
 
     def handle(self, connection: ClientConnection, frame: RemotingFrame) -> None:
         """Pass a frame to the broker."""

@@ -17,6 +17,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
+from escrowmq.cli.tls_options import add_tls, with_tls
 from escrowmq.model import errors
 from escrowmq.model.errors import EscrowError, RequestRefused, StoreUnusable
 
@@ -121,6 +122,7 @@ COMMANDS: Mapping[str, LazyCommand] = {
     "restore": LazyCommand(
         "data.backup_commands:restore", "Create a data directory from a backup."
     ),
+    "cert": LazyCommand("cert_commands:app", "Make certificates of a private CA for TLS."),
     "config": LazyCommand(
         "config_commands:app", "Show the settings; convert those of a RocketMQ broker."
     ),
@@ -172,11 +174,14 @@ def app_for(words: Sequence[str], environ: Mapping[str, str]) -> typer.Typer:
             app.command(name, help=entry.about)(_unloaded)
         elif isinstance(loaded := entry.load(), typer.Typer):
             loaded.rich_markup_mode = None
+            add_tls(loaded)
             app.add_typer(loaded, name=name, help=entry.about, no_args_is_help=True)
         else:
             # A benchmark program has its own options.
             others = {"allow_extra_args": True, "ignore_unknown_options": True}
-            app.command(name, context_settings=others if name == "bench" else None)(loaded)
+            app.command(name, context_settings=others if name == "bench" else None)(
+                with_tls(loaded)
+            )
     return app
 
 

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 from escrowmq.model.errors import RequestRefused
+from escrowmq.model.tls import Tls
 
 GROUP_CHARS_MAX = 120
 TOPICS_MAX = 1_000
@@ -34,8 +35,11 @@ class ProducerConfig:
     check_after_s: float | None = None
     #: Interval at which a producer with a ledger deletes old rows; 0 means never.
     clean_ledger_every_s: float = 600.0
+    #: TLS to the brokers; None means what the environment asks for (ESCROWMQ_TLS_CA and others).
+    tls: Tls | None = None
 
     def __post_init__(self) -> None:
+        _check_tls("producer.tls", self.tls)
         for name, low, high in (
             ("timeout_s", 0.001, 3_600.0),
             ("max_duration_s", 0.001, 86_400.0),
@@ -68,8 +72,11 @@ class ConsumerConfig:
     handler_timeout_s: float = 900.0
     #: How long ``close``, and each queue that goes to another member, waits for running handlers.
     stop_s: float = 30.0
+    #: TLS to the brokers; None means what the environment asks for (ESCROWMQ_TLS_CA and others).
+    tls: Tls | None = None
 
     def __post_init__(self) -> None:
+        _check_tls("consumer.tls", self.tls)
         for name, low, high in (
             ("concurrency", 1, 10_000),
             ("retries_max", 0, 1_000),
@@ -114,6 +121,11 @@ def _check_number(key: str, value: Any, low: float, high: float) -> None:  # noq
         is_within = False
     if not is_within:
         raise RequestRefused("bad_config", f"must be from {low} to {high}", key=key, value=value)
+
+
+def _check_tls(key: str, value: object) -> None:
+    if value is not None and not isinstance(value, Tls):
+        raise RequestRefused("bad_config", "must be escrowmq.Tls(…) or None", key=key)
 
 
 def checked_topics(topics: Sequence[str]) -> tuple[str, ...]:

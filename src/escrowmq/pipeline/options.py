@@ -8,12 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from difflib import get_close_matches
+from typing import Any
 
 from escrowmq.model.errors import RequestRefused
+from escrowmq.model.tls import Tls, TlsAddress
 
 #: Options of Spark itself. Spark adds some to ours, and so do the settings of a SparkSession (the
 #: object through which a program uses Spark). They are accepted, and nothing here reads them.
 _SPARK = frozenset({"path", "checkpointlocation", "queryname", "outputmode", "mergeschema"})
+#: Options about TLS, by the field that they set. The files are on the driver and on each executor.
+_TLS = {
+    "tlsCa": "ca_file",
+    "tlsCert": "cert_file",
+    "tlsKey": "key_file",
+    "tlsServerName": "server_name",
+}
 _ADDRESSES = "host:port, several separated by commas"
 
 
@@ -22,7 +31,7 @@ class Options:
 
     def __init__(self, given: Mapping[str, str], known: Collection[str]) -> None:
         self._given = {name.lower(): value for name, value in given.items()}
-        names = {name.lower(): name for name in known}
+        names = {name.lower(): name for name in (*known, *_TLS)}
         for name in self._given:
             if name not in names and name not in _SPARK:
                 close = get_close_matches(name, names, n=1)
@@ -80,7 +89,18 @@ class Options:
             host, _, port = address.rpartition(":")
             if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
                 raise bad_option("broker", _ADDRESSES, address)
-        return addresses
+        tls = self._tls()
+        return addresses if tls is None else tuple(TlsAddress(one, tls) for one in addresses)
+
+    def _tls(self) -> Tls | None:
+        """What the options say about TLS; None leaves it to the environment of each process."""
+        given: dict[str, Any] = {
+            field: self.text(name) for name, field in _TLS.items() if self.is_given(name)
+        }
+        for name, other in (("tlsCert", "tlsKey"), ("tlsKey", "tlsCert")):
+            if self.is_given(name) and not self.is_given(other):
+                raise bad_option(other, f"it belongs to {name}")
+        return Tls(**given) if given else None
 
 
 def refuse_twins(brokers: Iterable[tuple[str, str]]) -> None:

@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 import msgspec
 
-from escrowmq.broker.config import OFF, BrokerConfig, TopicsConfig, WriterConfig
+from escrowmq.broker.config import OFF, BrokerConfig, TlsConfig, TopicsConfig, WriterConfig
+from escrowmq.broker.net import tls as broker_tls
 from escrowmq.client.ledger.checks import Question
 from escrowmq.client.messages.body_reading import reader_of
 from escrowmq.client.messages.codecs import JSON, Codec
@@ -32,6 +33,7 @@ from escrowmq.model.catalog import Topic
 from escrowmq.model.errors import RequestRefused, Unavailable
 from escrowmq.model.ledger_outcome import MAYBE_SWEPT, LedgerOutcome
 from escrowmq.model.resolution import Resolution
+from escrowmq.model.tls import Tls, TlsAddress
 from escrowmq.model.topic_names import DLQ_PREFIX
 from escrowmq.store.config import StoreConfig
 from escrowmq.testing.calls import accepted
@@ -64,7 +66,8 @@ class InProcessBroker:
 
     ``data`` is a folder that is kept. ``run_checks`` reads ``ledgers`` like the pipeline. It asks
     the producers about transactions with another ledger or none. ``policy``, ``store``,
-    ``queue_count``, ``auto_create`` and ``name`` are the operator's settings.
+    ``queue_count``, ``auto_create`` and ``name`` are the operator's settings. With ``tls``, clients
+    must use TLS: ``Producer(broker.address, "orders", tls=broker.tls)``.
     """
 
     def __init__(
@@ -78,6 +81,7 @@ class InProcessBroker:
         queue_count: int = 8,
         auto_create: bool = True,
         name: str = "broker-a",
+        tls: bool = False,
     ) -> None:
         # Clients use real clocks, so start at the real time.
         self.clock = clock or ManualClock(time.time_ns() // 1_000_000)
@@ -92,6 +96,7 @@ class InProcessBroker:
         self._store = replace(store or StoreConfig(free_bytes_min=FREE_BYTES_MIN), durability="os")
         self._topics = TopicsConfig(queue_count=queue_count, auto_create=auto_create)
         self._broker_config = BrokerConfig(port=0, name_port=0, grpc_port=OFF, name=name)
+        self._tls = TlsConfig(mode="required" if tls else "off")
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._thread: BackgroundLoop | None = None
         self._server: WatchedServer | None = None
@@ -121,6 +126,7 @@ class InProcessBroker:
             policy=self._policy,
             topics=self._topics,
             writer=WriterConfig(),
+            tls=self._tls,
         )
         await server.start()
         return server
@@ -164,7 +170,15 @@ class InProcessBroker:
     @property
     def broker_address(self) -> str:
         """The broker's own address, for tools."""
-        return self._running.broker_address
+        address = self._running.broker_address
+        return address if self.tls is None else TlsAddress(address, self.tls)
+
+    @property
+    def tls(self) -> Tls | None:
+        """How clients use TLS; None if the broker does not use it."""
+        if self._tls.mode == "off" or self._data is None:
+            return None
+        return Tls(ca_file=self._data / broker_tls.FOLDER / broker_tls.CERT)
 
     # Calls for tests.
 
@@ -180,7 +194,7 @@ class InProcessBroker:
         """
         server = self._running
         server.answered.clear()
-        with NativeCalls(server.broker_address) as calls:
+        with NativeCalls(self.broker_address) as calls:
             ledgers = {ledger.uuid(): ledger for ledger in self.ledgers}
             port = _Port(calls, ledgers, self.clock)
             done = Settler(port, self._policy, port.look_up).run_once()
@@ -236,7 +250,7 @@ class InProcessBroker:
 
     def undecided(self) -> Sequence[CheckableTransaction]:
         """Return the undecided transactions."""
-        with NativeCalls(self._running.broker_address) as calls:
+        with NativeCalls(self.broker_address) as calls:
             return BrokerPort(calls).undecided()
 
     def create_topic(self, name: str, *, queues: int = 1) -> None:

@@ -11,6 +11,8 @@ class UserPut(msgspec.Struct, frozen=True, array_like=True, tag=30):
     """The user is created, or changed as a whole."""
 
     user: User
+    #: Never used again, not even for a user of the same name.
+    version: int
     by: str = ""
 
 

@@ -7,7 +7,6 @@ port; clients may use a dynamic table of that many bytes.
 from __future__ import annotations
 
 import asyncio
-import ssl
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -16,12 +15,14 @@ from pathlib import Path
 
 import uvloop
 
-from escrowmq.broker.config import BrokerConfig
+from escrowmq.broker.config import BrokerConfig, TlsConfig, TlsMode
 from escrowmq.broker.net.grpc_call import GrpcCall, GrpcMethods, StreamEvents
 from escrowmq.broker.net.grpc_door import GrpcDoor
 from escrowmq.broker.net.grpc_limits import GrpcLimits
 from escrowmq.broker.net.limits import ConnectionLimits
 from escrowmq.broker.net.listening import bound_socket
+from escrowmq.broker.net.opening import Openings
+from escrowmq.broker.net.tls import ServerTls
 
 ECHO = "/test.Echo/Unary"
 MANY = "/test.Echo/Many"
@@ -131,15 +132,12 @@ async def echo_service(
     limits: GrpcLimits | None = None,
     *,
     shared: BrokerConfig | None = None,
-    tls: ssl.SSLContext | None = None,
-    requires_tls: bool = False,
+    tls: TlsConfig | None = None,
 ) -> AsyncIterator[Echo]:
     """Serve the echo service on a free port."""
     heard = Heard()
     budget = ConnectionLimits(shared or BrokerConfig())
-    door = GrpcDoor(
-        methods(heard), limits or GrpcLimits(), budget, tls=tls, requires_tls=requires_tls
-    )
+    door = GrpcDoor(methods(heard), limits or GrpcLimits(), openings_with(tls, budget))
     bound = bound_socket("127.0.0.1", 0)
     door.start(bound)
     try:
@@ -152,17 +150,22 @@ CERTIFICATE = Path(__file__).with_name("grpc_test_certificate.pem")
 KEY = Path(__file__).with_name("grpc_test_key.pem")
 
 
-def server_context() -> ssl.SSLContext:
-    """Return a TLS context with the tests' certificate."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(CERTIFICATE, KEY)
-    return context
+def openings_with(tls: TlsConfig | None, budget: ConnectionLimits) -> Openings:
+    """Return what new connections share; without settings, TLS is off."""
+    server_tls = ServerTls(tls or TlsConfig(mode="off"), CERTIFICATE.parent)
+    server_tls.load("127.0.0.1", 0)
+    return Openings(server_tls, budget)
+
+
+def tls_config(mode: TlsMode = "optional") -> TlsConfig:
+    """Return the settings of a broker with the tests' certificate."""
+    return TlsConfig(mode=mode, cert_file=str(CERTIFICATE), key_file=str(KEY))
 
 
 async def serve(header_table_bytes: int) -> None:
     """Serve, with and without TLS, until the input ends."""
     limits = GrpcLimits(header_table_bytes=header_table_bytes)
-    async with echo_service(limits, tls=server_context()) as echo:
+    async with echo_service(limits, tls=tls_config()) as echo:
         print(echo.port, flush=True)  # noqa: T201 - for the parent process
         await asyncio.to_thread(sys.stdin.read)
 

@@ -54,6 +54,22 @@ async def held(server: Server) -> list[int]:
     return await led.ask(snapshot)
 
 
+async def end_connection(server: Server) -> None:
+    """End the connection to the database, and have the state store used soon.
+
+    The connection is closed in the state store's own thread: SQLite crashes the process if a
+    connection is closed while another thread uses it.
+    """
+
+    def close(states: StateStore) -> None:
+        states._database.close()  # type: ignore[attr-defined]
+
+    led = follower(server)
+    await led.ask(close)
+    led.follower.beat()
+    server.broker.writer._schedule()
+
+
 async def held_again(server: Server) -> list[int]:
     """Return the undecided half offsets once the next work has succeeded."""
     follower(server).follower.beat()

@@ -98,6 +98,8 @@ def test_events_that_are_counted_are_told_at_once_and_each_increase_is_news(
         ("names_near_limit", {"names_near": "9 of 10 topics"}),
         ("backup_failed", {"backup_failures_in_a_row": 1}),
         ("backup_overdue", {"backup_overdue_ms": 1}),
+        ("certificate_expires", {"tls_expires_at_ms": 1}),
+        ("tls_not_reloaded", {"tls_error": "no PEM"}),
     ],
 )
 def test_each_condition_is_an_alert(

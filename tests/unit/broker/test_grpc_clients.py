@@ -10,6 +10,7 @@ import grpc.aio
 import pytest
 
 from escrowmq.broker.net.grpc_limits import GrpcLimits
+from escrowmq.protocol.http2.violations import Http2Error
 from tests.unit.broker.grpc_echo import (
     CERTIFICATE,
     CHAT,
@@ -22,7 +23,7 @@ from tests.unit.broker.grpc_echo import (
     SILENT,
     Echo,
     echo_service,
-    server_context,
+    tls_config,
 )
 from tests.unit.broker.http2_peer import Http2Peer
 
@@ -243,18 +244,18 @@ async def ask_over_tls(echo: Echo, message: bytes) -> bytes:
 
 
 async def test_tls_and_plaintext_share_the_port() -> None:
-    async with echo_service(tls=server_context()) as echo:
+    async with echo_service(tls=tls_config()) as echo:
         assert await ask_over_tls(echo, bytes(1 << 20)) == bytes(1 << 20)
         async with grpc.aio.insecure_channel(echo.target, options=ANY_SIZE) as channel:
             assert await channel.unary_unary(ECHO)(b"plain", timeout=TIMEOUT_S) == b"plain"
 
 
 async def test_plaintext_can_be_refused() -> None:
-    async with echo_service(tls=server_context(), requires_tls=True) as echo:
+    async with echo_service(tls=tls_config("required")) as echo:
         assert await ask_over_tls(echo, b"x") == b"x"
         peer = Http2Peer(*await asyncio.open_connection("127.0.0.1", echo.port))
         peer.send(b"PRI")
-        assert await peer.gone() is None
+        assert await peer.gone() == Http2Error.INADEQUATE_SECURITY
         assert echo.counts["tls_mismatch"] == 1
 
 
@@ -266,7 +267,7 @@ async def test_tls_without_a_certificate_is_refused(echo: Echo) -> None:
 
 async def test_a_handshake_that_fails_or_stalls_ends_the_connection() -> None:
     limits = GrpcLimits(opening_ms_max=200)
-    async with echo_service(limits, tls=server_context()) as echo:
+    async with echo_service(limits, tls=tls_config()) as echo:
         for hello in (b"\x16\x03\x01\x00\x05hello", b"\x16\x03"):
             peer = Http2Peer(*await asyncio.open_connection("127.0.0.1", echo.port))
             peer.send(hello)

@@ -11,6 +11,7 @@ import pytest
 
 from escrowmq.broker.config import TlsConfig
 from escrowmq.broker.net import tls
+from escrowmq.broker.net.tls import ServerTls
 from escrowmq.broker.server import Server
 from escrowmq.broker.state.row_places import KEY_FILE
 from escrowmq.model.errors import RequestRefused
@@ -51,11 +52,10 @@ async def test_the_port_speaks_http2_with_tls_and_without(tmp_path: Path) -> Non
         assert await first_frame(server, trusting(tmp_path / "tls" / "cert.pem")) == SETTINGS
 
 
-async def test_without_a_port_there_is_no_certificate(tmp_path: Path) -> None:
+async def test_without_a_port_there_is_no_service(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         assert server.grpc_address == ""
         assert server.broker.telemetry is None
-    assert not (tmp_path / "tls").exists()
 
 
 async def test_key_and_certificate_are_kept_and_secret(tmp_path: Path) -> None:
@@ -82,17 +82,27 @@ async def test_a_damaged_key_is_told(tmp_path: Path) -> None:
             pass
 
 
+def loaded(config: TlsConfig, data: Path) -> ServerTls:
+    """Return the TLS of a broker with these settings."""
+    found = ServerTls(config, data)
+    found.load("192.0.2.7", T0)
+    return found
+
+
 def test_a_certificate_of_the_operator_is_used(tmp_path: Path) -> None:
-    cert, key = tls.self_signed(tmp_path / "theirs", "192.0.2.7", T0)
-    config = TlsConfig(cert_file=str(cert), key_file=str(key), ca_file=str(cert))
-    context = tls.tls_context(config, tmp_path / "data", "192.0.2.7", T0)
-    assert context is not None
-    assert context.verify_mode is ssl.CERT_REQUIRED
+    tls.self_signed_files(tmp_path, "192.0.2.7", T0)
+    cert, key = str(tmp_path / tls.CERT), str(tmp_path / tls.KEY)
+    config = TlsConfig(cert_file=cert, key_file=key, ca_file=cert)
+    for protocol in (tls.REMOTING, tls.HTTP, tls.GRPC):
+        context = loaded(config, tmp_path / "data").context(protocol)
+        assert context is not None
+        assert context.verify_mode is ssl.CERT_REQUIRED
     assert not (tmp_path / "data").exists()
 
 
 def test_tls_can_be_off(tmp_path: Path) -> None:
-    assert tls.tls_context(TlsConfig(mode="off"), tmp_path, "127.0.0.1", T0) is None
+    assert loaded(TlsConfig(mode="off"), tmp_path).context(tls.GRPC) is None
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("content", [None, b"no certificate"])
@@ -102,7 +112,7 @@ def test_files_that_hold_no_certificate_are_told(tmp_path: Path, content: bytes 
         path.write_bytes(content)
     config = TlsConfig(cert_file=str(path), key_file=str(path))
     with pytest.raises(RequestRefused, match="tls_unusable"):
-        tls.tls_context(config, tmp_path, "127.0.0.1", T0)
+        loaded(config, tmp_path)
 
 
 @pytest.mark.parametrize("fields", [{"cert_file": "a"}, {"key_file": "a"}, {"mode": "maybe"}])

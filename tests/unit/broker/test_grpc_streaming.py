@@ -15,6 +15,7 @@ from escrowmq.broker.net.limits import ConnectionLimits
 from escrowmq.broker.net.listening import bound_socket
 from escrowmq.protocol.http2.frames import WINDOW_MAX, rst_stream, window_update
 from escrowmq.protocol.http2.violations import Http2Error
+from tests.unit.broker.grpc_echo import openings_with
 from tests.unit.broker.http2_peer import Http2Peer
 from tests.unit.broker.wire import eventually
 
@@ -34,7 +35,7 @@ class Streaming:
         self.made = self.left = 0
         limits = GrpcLimits(slow_bytes=SLOW_BYTES)
         methods = GrpcMethods(unary={MANY.encode(): self._answer}, streams={})
-        self.door = GrpcDoor(methods, limits, ConnectionLimits(BrokerConfig()))
+        self.door = GrpcDoor(methods, limits, openings_with(None, ConnectionLimits(BrokerConfig())))
 
     def _answer(self, call: GrpcCall, _message: bytes) -> None:
         stream(call, self._messages())

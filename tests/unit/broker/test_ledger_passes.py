@@ -152,7 +152,7 @@ def request_sizes(server: Server, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
-@pytest.mark.parametrize(("in_use_s", "at_once"), [(0, 4_000), (60, 250)])
+@pytest.mark.parametrize(("in_use_s", "at_once"), [(0, 4_000), (60, ledger_passes.ROWS_BESIDE)])
 async def test_many_are_looked_up_as_a_set(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_use_s: float, at_once: int
 ) -> None:

@@ -40,6 +40,14 @@ def test_work_rests_longer_on_a_busy_thread(busy: float, rest_s: float) -> None:
     assert thread.pace.rest_s(1.0) == pytest.approx(rest_s)
 
 
+def test_waiting_for_the_disk_counts_as_busy() -> None:
+    thread = Thread()
+    thread.run(1.0, busy=0.3)
+    thread.pace.note_flush(0.5)
+    thread.pace.note_sent()
+    assert thread.pace.rest_s(1.0) == pytest.approx(5.0)
+
+
 def test_on_a_full_thread_the_rest_stays_bounded() -> None:
     thread = Thread()
     thread.run(1.0, busy=1.0)

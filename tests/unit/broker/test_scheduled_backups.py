@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from escrowmq.broker.config import TlsConfig
 from escrowmq.broker.periodic.backup_schedule import (
     DAY_MS,
     OVERDUE_MS,
@@ -29,14 +30,16 @@ from escrowmq.broker.periodic.scheduled_backups import (
     verified_backups,
 )
 from escrowmq.cli.data import backup_job
+from escrowmq.cli.run.process_options import trust_served_certificate
 from escrowmq.model.errors import RequestRefused, StoreCorrupt
+from escrowmq.model.tls import VARIABLES
 from escrowmq.protocol.native.requests import NativeCode
 from escrowmq.store.disk.disk import OsDisk
 from escrowmq.store.recovery import format as formats
 from escrowmq.store.repair.backup import STORE, Room
 from escrowmq.testing.clock import ManualClock
 from tests.unit.broker.native_peer import ask, sent
-from tests.unit.broker.wire import BACKUP_COMMAND, T0, Peer, serving
+from tests.unit.broker.wire import BACKUP_COMMAND, T0, Peer, eventually, serving
 
 MINUTE_MS = 60_000
 WAIT_S = 20
@@ -115,6 +118,23 @@ async def test_a_broker_makes_checks_and_prunes_backups_by_itself(tmp_path: Path
         peer = await Peer.to(server.broker_address)
         told = (await ask(peer, NativeCode.STATUS)).header
         assert (told.backup, told.backup_last_good_at_ms) == ("idle", T0)
+
+
+async def test_backups_reach_a_broker_that_requires_tls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # `escrowmq serve` sets it for the processes that it starts.
+    monkeypatch.setenv(VARIABLES["ca_file"], "")
+    trust_served_certificate(TlsConfig(mode="required"), tmp_path / "data")
+    settings: dict[str, Any] = {
+        "backup": {"directory": str(tmp_path / "backups"), "interval_ms": 60_000},
+        "tls": {"mode": "required"},
+    }
+    async with serving(tmp_path / "data", **settings) as server:
+        backups = server.broker.vitals.backups
+        assert backups is not None
+        await eventually(lambda: backups.said.last_good or backups.said.last_error)
+        assert backups.said.last_error == ""
 
 
 async def test_a_backup_that_would_fill_the_brokers_disk_is_not_made(tmp_path: Path) -> None:

@@ -24,7 +24,14 @@ from escrowmq.transaction.policy import CheckPolicy
 from escrowmq.transaction.state_store import StateStore
 from tests.unit.broker.asking import answering, check, producer
 from tests.unit.broker.native_peer import all_rows, ask
-from tests.unit.broker.state_store_brokers import KINDS, broker, follower, held, run_by_hand
+from tests.unit.broker.state_store_brokers import (
+    KINDS,
+    broker,
+    end_connection,
+    follower,
+    held,
+    run_by_hand,
+)
 from tests.unit.broker.test_metrics import scrape
 from tests.unit.broker.wire import (
     COMMIT,
@@ -72,9 +79,7 @@ async def test_while_the_database_is_away_only_half_messages_are_refused(tmp_pat
         assert await held(server) == [0]
         folder, moved = tmp_path / "elsewhere", tmp_path / "moved"
         folder.rename(moved)
-        follower(server).follower.states._database.close()  # type: ignore[attr-defined]
-        follower(server).follower.beat()
-        server.broker.writer._schedule()
+        await end_connection(server)
         await eventually(lambda: status(server.broker).state_store_state == "away")
         refused = await peer.ask(SEND, half("t2"), b"paid")
         assert refused.code == ResponseCode.SYSTEM_BUSY
@@ -237,9 +242,7 @@ async def test_what_cannot_be_listed_is_refused(tmp_path: Path) -> None:
         peer = await Peer.to(server.broker_address)
         assert await held(server) == []
         (tmp_path / "elsewhere").rename(tmp_path / "moved")
-        follower(server).follower.states._database.close()  # type: ignore[attr-defined]
-        follower(server).follower.beat()
-        server.broker.writer._schedule()
+        await end_connection(server)
         await eventually(lambda: status(server.broker).state_store_state == "away")
         with pytest.raises(Unavailable, match="state_store_away"):
             await listed(peer)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -14,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from escrowmq.broker.config import BrokerConfig, TopicsConfig, WriterConfig
+from escrowmq.broker.config import BrokerConfig, TlsConfig, TopicsConfig, WriterConfig
 from escrowmq.broker.periodic.backup_schedule import BackupConfig
 from escrowmq.broker.server import Server
 from escrowmq.broker.watch.alert_config import AlertsConfig
@@ -65,10 +66,10 @@ class Peer:
         self.kept: list[RemotingFrame] = []
 
     @classmethod
-    async def to(cls, address: str) -> Peer:
+    async def to(cls, address: str, tls: ssl.SSLContext | None = None) -> Peer:
         """Connect to a broker."""
         host, _, port = address.rpartition(":")
-        peer = cls(*await asyncio.open_connection(host, int(port)))
+        peer = cls(*await asyncio.open_connection(host, int(port), ssl=tls))
         _peers.add(peer)
         return peer
 
@@ -127,7 +128,8 @@ class Peer:
         """Close the connection and wait until it is closed."""
         self._writer.close()
         _peers.discard(self)
-        with contextlib.suppress(ConnectionError):
+        # With TLS, a refusal of the broker comes to light here.
+        with contextlib.suppress(OSError):
             await self._writer.wait_closed()
 
 
@@ -148,6 +150,7 @@ async def serving(
         "limits": LimitsConfig(),
         "alerts": AlertsConfig(),
         "backup": BackupConfig(),
+        "tls": TlsConfig(),
     }
     ledgers, secrets = changes.pop("ledgers", None), changes.pop("secrets", None)
     for name, fields in changes.items():

@@ -48,6 +48,7 @@ RUNS: Mapping[str, tuple[str, ...]] = {
         "{folder}/backup-3 --data-dir {stopped}",
     ),
     "bench": ("",),
+    "cert make": ("{folder}/pki --client orders",),
     "clock confirm": ("--broker {doubted} --yes", ASKED + "--dry-run"),
     "clock show": (ASKED,),
     "config import": ("{rocketmq_file}", "{rocketmq_file} --write {folder}/escrowmq.toml"),

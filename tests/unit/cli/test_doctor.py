@@ -25,6 +25,7 @@ from escrowmq.client.database.connections import SqliteConnection
 from escrowmq.client.ledger.table import SqlLedger
 from escrowmq.protocol.native.ledgers import LedgerRow
 from escrowmq.store.disk.lock import DirectoryLock
+from escrowmq.store.recovery.format import VERSION
 from escrowmq.testing import InProcessBroker
 from tests.unit.cli.answers import answered
 
@@ -236,7 +237,7 @@ def test_a_data_directory_is_looked_at_while_it_is_served_and_after(tmp_path: Pa
         assert "served by process" in by_check(data.findings(tmp_path))["data directory"].found
     found = by_check(data.findings(tmp_path))
     assert "no process serves it" in found["data directory"].found
-    assert found["store"].found == "format version 3"
+    assert found["store"].found == f"format version {VERSION}"
     assert found["checkpoint"].level is Severity.OK
 
 

@@ -18,6 +18,7 @@ from escrowmq.cli.main import app_for, main
 from escrowmq.store.config import StoreConfig
 from escrowmq.store.disk.disk import OsDisk
 from escrowmq.store.disk.lock import DirectoryLock
+from escrowmq.store.recovery.format import VERSION
 from escrowmq.store.recovery.recovery import open_store
 from escrowmq.store.repair.report import StoreFault, StoreReport
 from escrowmq.testing.disk_image import DiskImage
@@ -314,7 +315,7 @@ def test_a_store_of_another_version_cannot_be_looked_at(
     good: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = good / "store" / "format"
-    path.write_text(path.read_text().replace('"version":3', '"version":9'))
+    path.write_text(path.read_text().replace(f'"version":{VERSION}', '"version":9'))
     for command in ("check", "repair"):
         assert exit_code("store", command, good) == 5
         assert "store_version_unknown" in capsys.readouterr().err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from contextlib import closing
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -13,14 +14,18 @@ import pytest
 from escrowmq.access.parsing import parse_policy
 from escrowmq.model.clock import ClockReading
 from escrowmq.model.users import Role, User
+from escrowmq.store.checkpoint import checkpoint as checkpoints
 from escrowmq.store.disk.disk import OsDisk
+from escrowmq.store.log.commit_log import segment_path
 from escrowmq.store.recovery.format import VERSION, read
 from escrowmq.store.recovery.recovery import start_store
+from escrowmq.store.repair.catalog_on_disk import read_catalog
 from escrowmq.store.repair.inspect import check, inspect
 from escrowmq.testing.crash_explorer import CrashExplorer
 from escrowmq.testing.faulty_disk import FaultyDisk
 from escrowmq.testing.survivors import interesting_survivors
 from escrowmq.transaction.commands import Command, Prepare
+from escrowmq.transaction.memory.catalog import SavedCatalog
 from escrowmq.transaction.policy import CheckPolicy
 from escrowmq.transaction.user_commands import NEW, MarkAccess, RemoveUser
 from tests.golden.make_v3 import EXPECTED, STORE, found_in
@@ -63,12 +68,13 @@ def test_users_are_there_after_every_restart(how: str) -> None:
 
 def test_users_outlive_the_log_that_they_stood_in() -> None:
     driver = with_users()
+    stood_below = driver.store.log.end
     for _ in range(3):
         for number in range(40):
             driver.append(message(f"{number:0100d}"))
         driver.clock.advance(ms=48 * HOUR)
     driver.retain()
-    assert driver.store.log.start > driver.store.core.catalog.users["admin"].version
+    assert driver.store.log.start >= stood_below
     for again in (driver.crashed(), driver.closed_and_opened()):
         assert users(again) == {"pay": PAY, "admin": ADMIN}
         assert again.store.catalog.was_access_on
@@ -119,6 +125,32 @@ def _is_one_step_on(acknowledged: dict[str, User], found: dict[str, User]) -> bo
         if acknowledged.get(name) != found.get(name)
     }
     return len(changed) == 1
+
+
+def on_disk(driver: Driver) -> SavedCatalog:
+    return read_catalog(driver.disk).saved()
+
+
+def test_users_are_read_from_the_files_of_a_store_that_is_not_opened() -> None:
+    driver = with_users()
+    assert on_disk(driver) == driver.store.catalog.saved()
+    driver.roll_segment()
+    driver.store.checkpoint()
+    assert on_disk(driver) == driver.store.catalog.saved()
+    driver.do(RemoveUser(name="pay", by="admin"))
+    driver.roll_segment()
+    driver.do(put(user("later")))
+    assert on_disk(driver) == driver.store.catalog.saved()
+    before = faulty(driver).snapshot()
+    # The log alone, and a tail that a crash has torn.
+    for path in (checkpoints.PATH, checkpoints.PREVIOUS):
+        driver.disk.remove(path)
+    assert on_disk(driver).users == driver.store.catalog.saved().users
+    start = driver.store.log.segments[-1].start
+    with closing(driver.disk.open(segment_path(start))) as file:
+        file.truncate(file.size() - 1)
+    assert [kept.user.name for kept in on_disk(driver).users] == ["admin"]
+    assert {*faulty(driver).snapshot()} == {*before} - {checkpoints.PATH, checkpoints.PREVIOUS}
 
 
 def test_half_messages_keep_their_users() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -30,10 +32,10 @@ def version(engine: MemoryEngine, name: str = "shop") -> int:
 
 def test_a_user_is_created_changed_and_removed() -> None:
     engine = MemoryEngine()
-    assert engine.submit(put(user())).records == (UserPut(user(), "admin"),)
+    assert engine.submit(put(user())).records == (UserPut(user(), 1, "admin"),)
     created = version(engine)
     changed = user(roles=(Role.VIEWER,), is_enabled=False)
-    assert engine.submit(put(changed, created)).records == (UserPut(changed, "admin"),)
+    assert engine.submit(put(changed, created)).records == (UserPut(changed, 2, "admin"),)
     assert version(engine) > created
     assert engine.core.catalog.users["shop"].user == changed
     assert engine.restart().core.catalog.saved() == engine.core.catalog.saved()
@@ -59,12 +61,14 @@ def test_a_user_is_created_once_and_only_an_existing_one_is_changed() -> None:
     assert code(engine.submit(REMOVE)) == "user_unknown"
     engine.submit(put(user()))
     assert code(engine.submit(put(user(is_enabled=False)))) == "user_exists"
+    seen = version(engine)
     engine.submit(REMOVE)
-    # A user that was removed and made again is another one.
-    seen = engine.core.catalog.saved()
-    assert seen.users == []
-    engine.submit(put(user()))
-    assert code(engine.submit(put(user(is_enabled=False), NEW))) == "user_exists"
+    # A user that was removed and made again is another one, after a restart too.
+    for again in (engine.restart(), engine):
+        again.submit(put(user()))
+        assert version(again) > seen
+        assert code(again.submit(put(user(is_enabled=False), seen))) == "user_changed"
+        assert code(again.submit(put(user(is_enabled=False), NEW))) == "user_exists"
 
 
 def test_a_change_to_the_same_is_not_written() -> None:
@@ -164,16 +168,16 @@ def test_a_checkpoint_holds_users_and_the_mark() -> None:
     saved = engine.core.catalog.saved()
     as_json = msgspec.json.decode(msgspec.json.encode(saved), type=type(saved))
     loaded = Catalog()
-    loaded.apply(UserPut(user("gone")), 1)
+    loaded.apply(UserPut(user("gone"), 7), 1)
     loaded.load(as_json)
     assert loaded.saved() == saved
     assert loaded.access_keys == {"AK1": "shop", "till": "till"}
 
 
 def test_a_replay_on_a_later_state_leaves_access_keys_where_they_are() -> None:
-    first = put(user("shop", access_key="AK1"))
+    both: dict[str, Any] = {"access_key": "AK1", "certificate_names": ("CN=a",)}
     engine = MemoryEngine()
-    commands: list[Command] = [first, REMOVE, put(user("till", access_key="AK1"))]
+    commands: list[Command] = [put(user("shop", **both)), REMOVE, put(user("till", **both))]
     for command in commands:
         engine.submit(command)
     expected = engine.core.catalog.saved()
@@ -182,6 +186,16 @@ def test_a_replay_on_a_later_state_leaves_access_keys_where_they_are() -> None:
             engine.core.apply(record, frame.where)
     assert engine.core.catalog.saved() == expected
     assert engine.core.catalog.access_keys == {"AK1": "till"}
+    assert engine.core.catalog.certificates == {"CN=a": "till"}
+
+
+def test_an_older_record_changes_nothing() -> None:
+    engine = MemoryEngine()
+    engine.submit(put(user()))
+    engine.submit(put(user(is_enabled=False), version(engine)))
+    before = engine.core.catalog.saved()
+    engine.core.catalog.apply(UserPut(user(roles=(Role.ADMIN,)), 1), 0)
+    assert engine.core.catalog.saved() == before
 
 
 def test_a_half_message_keeps_the_user_that_sent_it() -> None:

@@ -43,8 +43,8 @@ PROBE_S = 5.0
 """Pause between two probes of the databases."""
 PROBED_FOR_MS = 60_000
 """How long the answers of the databases are shown and used after a probe."""
-ROWS_BESIDE = 250
-REST_BESIDE = 4
+ROWS_BESIDE = 64
+REST_BESIDE = 8
 """While clients send messages, a request has at most this many transactions. The pause after it is
 this multiple of the time that the event loop's thread worked during the request."""
 IDS_AT_ONCE = 1_000

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from escrowmq.broker.grpc.place import GrpcPlace
 from escrowmq.broker.net.grpc_door import GrpcDoor
 from escrowmq.broker.net.grpc_limits import GrpcLimits
 from escrowmq.broker.net.listening import bound_socket
-from escrowmq.broker.net.tls import tls_context
 from escrowmq.protocol.message.ids import format_address
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
-    from escrowmq.broker.config import BrokerConfig, TlsConfig
+    from escrowmq.broker.config import BrokerConfig
     from escrowmq.broker.net.grpc_call import GrpcMethods
-    from escrowmq.broker.net.limits import ConnectionLimits
+    from escrowmq.broker.net.opening import Openings
 
 HANG_UP_S = 1.0
 """How long clients may take to read their last answers when the broker stops."""
@@ -30,10 +27,8 @@ HANG_UP_S = 1.0
 class GrpcServing:
     """Owns the port of gRPC clients."""
 
-    _data: Path
     _config: BrokerConfig
-    _tls: TlsConfig
-    _shared: ConnectionLimits
+    _openings: Openings
 
     def __post_init__(self) -> None:
         self._bound: socket.socket | None = None
@@ -56,24 +51,12 @@ class GrpcServing:
         port = self._bound.getsockname()[1]
         self._place = GrpcPlace(name=self._config.name, host=advertised, port=port)
 
-    async def start(self, serve: Callable[[GrpcPlace], GrpcMethods], now_ms: int) -> None:
+    def start(self, serve: Callable[[GrpcPlace], GrpcMethods]) -> None:
         """Accept clients, and let the broker serve them."""
-        bound, self._bound = self._bound, None
+        bound = self._bound
         assert bound is not None
-        try:
-            context = await asyncio.to_thread(
-                tls_context, self._tls, self._data, self._place.host, now_ms
-            )
-            self._door = GrpcDoor(
-                serve(self._place),
-                GrpcLimits.of(self._config),
-                self._shared,
-                tls=context,
-                requires_tls=self._tls.mode == "required",
-            )
-        except BaseException:
-            bound.close()
-            raise
+        self._door = GrpcDoor(serve(self._place), GrpcLimits.of(self._config), self._openings)
+        self._bound = None
         self._door.start(bound)
 
     def close_soon(self) -> None:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from escrowmq.broker.config import Identity
     from escrowmq.broker.native.comparisons import Comparisons
     from escrowmq.broker.net.limits import ConnectionLimits
+    from escrowmq.broker.net.tls import ServerTls
     from escrowmq.broker.pop.service import PopService
     from escrowmq.broker.rocketmq.pulling import Pulling
     from escrowmq.broker.state.client_links import ClientLink
@@ -70,6 +71,7 @@ class Vitals:
     connections: Callable[[], int] = int
     #: Limits that all connections share.
     limits: ConnectionLimits
+    tls: ServerTls
     found: StartFindings
     #: None if they are off.
     alerting: Alerting | None = None
@@ -225,6 +227,12 @@ class BrokerStatus(msgspec.Struct, frozen=True, kw_only=True):
     backup_last_failed_at_ms: int
     backup_last_error: str
     backup_overdue_ms: int
+    #: TLS: `off`, `optional` or `required`; when the broker's certificate expires on the wall clock
+    #: (0: it has none); how often changed files were loaded, and why the last ones could not be.
+    tls: str
+    tls_expires_at_ms: int
+    tls_reloads: int
+    tls_error: str
     #: The pipeline's last comparison of half and op records with the state store, as in
     #: LIST_COMPARISON; the time is 0 before the first one.
     compared_at_ms: int
@@ -311,8 +319,7 @@ def status(broker: StatusParts) -> BrokerStatus:
         groups_paused=len(broker.groups.paused),
         pops_waiting=broker.popping.polls.waiting,
         pop_in_flight=broker.popping.places.in_flight,
-        **_of_alerts(vitals.alerting),
-        **_of_backups(vitals.backups),
+        **_of_services(vitals),
         **status_of_comparison(broker.comparisons),
         **status_of_states(store),
     )
@@ -350,6 +357,15 @@ def _of_ledgers(seen: LedgersSeen) -> dict[str, Any]:
         "pipelines_reporting": seen.pipelines,
         "ledgers_unreachable": sum(1 for row in seen.rows if row.name and not row.is_reachable),
         "undecided_without_ledger": seen.undecided_without_ledger,
+    }
+
+
+def _of_services(vitals: Vitals) -> dict[str, Any]:
+    """Return what the status says about the server around the broker."""
+    return {
+        **_of_alerts(vitals.alerting),
+        **_of_backups(vitals.backups),
+        **vitals.tls.facts(),
     }
 
 

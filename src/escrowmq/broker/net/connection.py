@@ -20,6 +20,7 @@ from typing import Protocol, cast
 
 from escrowmq.broker.net.limits import TURN_S, ConnectionLimits
 from escrowmq.broker.net.taking import Taking
+from escrowmq.broker.net.tls import certificate_names
 from escrowmq.broker.state.client_links import Taken
 from escrowmq.model.errors import ProtocolViolation
 from escrowmq.protocol.message.ids import format_address, pack_host
@@ -91,6 +92,11 @@ class ClientConnection(asyncio.Protocol):
         self.heard_at = 0.0
         #: The id in the client's heartbeats.
         self.client_id = ""
+
+    @property
+    def certificate_names(self) -> tuple[str, ...]:
+        """Names in the peer's verified certificate; none without one."""
+        return certificate_names(self._transport)
 
     @property
     def peer(self) -> str:

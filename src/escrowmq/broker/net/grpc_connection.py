@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, cast
 
 from escrowmq.broker.net.grpc_streams import GrpcStreams
 from escrowmq.broker.net.limits import TURN_S
+from escrowmq.broker.net.tls import certificate_names
 from escrowmq.protocol.http2.frames import (
     PREFACE,
     STREAM_ID_MAX,
@@ -244,6 +245,11 @@ class GrpcConnection(asyncio.Protocol):
     def socket_bytes(self) -> int:
         """Written bytes that the peer has not read."""
         return self._transport.get_write_buffer_size() if self._transport is not None else 0
+
+    @property
+    def certificate_names(self) -> tuple[str, ...]:
+        """Names in the peer's verified certificate; none without one."""
+        return certificate_names(self._transport)
 
     @property
     def address(self) -> str:

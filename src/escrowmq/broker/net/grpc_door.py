@@ -1,8 +1,4 @@
-"""The port for gRPC clients: accepts connections, with or without TLS, and drains them.
-
-TLS and plaintext share the port. A TLS client speaks first, and its first byte is 0x16, which no
-HTTP/2 client sends; the door peeks at it before it hands the socket to the event loop.
-"""
+"""The port for gRPC clients: accepts connections, with or without TLS, and drains them."""
 
 from __future__ import annotations
 
@@ -10,13 +6,15 @@ import asyncio
 import contextlib
 import errno
 import socket
-import ssl
 
 from escrowmq.broker.net.grpc_call import GrpcMethods
 from escrowmq.broker.net.grpc_connection import GrpcConnection
 from escrowmq.broker.net.grpc_deadlines import Deadlines
 from escrowmq.broker.net.grpc_limits import GrpcLimits
 from escrowmq.broker.net.limits import ConnectionLimits
+from escrowmq.broker.net.opening import Door, Opening, Openings
+from escrowmq.broker.net.plaintext_refusals import refuse_grpc
+from escrowmq.broker.net.tls import GRPC
 
 BACKLOG = 4_096
 #: Sockets that are accepted in one turn of the event loop.
@@ -24,7 +22,6 @@ ACCEPTS_MAX = 64
 #: Time without accepting after the process ran out of files.
 NO_FILES_S = 1.0
 LOOK_S = 1.0
-_TLS_FIRST = b"\x16"
 _NO_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -35,23 +32,26 @@ class GrpcDoor:
         self,
         methods: GrpcMethods,
         limits: GrpcLimits,
-        shared: ConnectionLimits,
-        *,
-        tls: ssl.SSLContext | None = None,
-        requires_tls: bool = False,
+        openings: Openings,
     ) -> None:
-        if tls is not None:
-            tls.set_alpn_protocols(["h2"])
-        self._tls, self._requires_tls = tls, requires_tls
+        self._openings = openings
         self.methods, self.limits = methods, limits
         #: Budgets, turns and counts that all connections of a broker share.
-        self.shared = shared
+        self.shared: ConnectionLimits = openings.limits
         self._loop = asyncio.get_running_loop()
         self.time = self._loop.time
         self.deadlines = Deadlines()
         self.connections: set[GrpcConnection] = set()
-        #: Accepted sockets that have not sent a byte, or are in the TLS handshake.
-        self._opening: set[asyncio.Task[None]] = set()
+        self._door = Door(
+            name="grpc",
+            alpn=GRPC,
+            make=lambda: GrpcConnection(self),
+            answer_plaintext=refuse_grpc,
+            has_room=lambda: True,
+            opening_ms_max=limits.opening_ms_max,
+        )
+        #: Accepted sockets that are not connections yet.
+        self._accepted: set[asyncio.Task[None]] = set()
         self._listening: socket.socket | None = None
         self._timer: asyncio.TimerHandle | None = None
         #: None until ``close`` is called, and set when the last connection has closed after that.
@@ -77,13 +77,17 @@ class GrpcDoor:
                     self._rest_from_accepting(error)
                 return
             accepted.setblocking(False)  # noqa: FBT003 - the standard library's signature
-            if len(self.connections) + len(self._opening) >= self.limits.connections_max:
+            if self._connection_count >= self.limits.connections_max:
                 self.shared.note("too_many_connections", self.time(), port="grpc")
                 accepted.close()
                 continue
             opening = self._loop.create_task(self._open(accepted))
-            self._opening.add(opening)
-            opening.add_done_callback(self._opening.discard)
+            self._accepted.add(opening)
+            opening.add_done_callback(self._accepted.discard)
+
+    @property
+    def _connection_count(self) -> int:
+        return len(self.connections) + len(self._door.opening) + len(self._accepted)
 
     def _rest_from_accepting(self, error: OSError) -> None:
         """Wait, because a full table of files would let the event loop spin."""
@@ -97,38 +101,18 @@ class GrpcDoor:
             self._loop.add_reader(self._listening, self._accept)
 
     async def _open(self, accepted: socket.socket) -> None:
-        """Tell TLS from plaintext, and start the connection."""
+        """Make a connection of an accepted socket."""
         try:
-            async with asyncio.timeout(self.limits.opening_ms_max / 1_000):
-                is_tls = await self._first_byte(accepted) == _TLS_FIRST
-                if is_tls != (self._tls is not None) and (is_tls or self._requires_tls):
-                    self.shared.note("tls_mismatch", self.time(), is_tls=is_tls)
-                    accepted.close()
-                    return
-                accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                await self._loop.connect_accepted_socket(
-                    lambda: GrpcConnection(self), accepted, ssl=self._tls if is_tls else None
-                )
-        except (OSError, TimeoutError) as error:
-            # A failed handshake is an OSError too.
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await self._loop.connect_accepted_socket(
+                lambda: Opening(self._openings, self._door), accepted
+            )
+        except OSError as error:
             self.shared.note("opening_failed", self.time(), reason=str(error))
             accepted.close()
         except asyncio.CancelledError:
             accepted.close()
             raise
-
-    async def _first_byte(self, accepted: socket.socket) -> bytes:
-        """Return the first byte, which stays in the socket; empty if the peer has gone."""
-        while True:
-            try:
-                return accepted.recv(1, socket.MSG_PEEK)
-            except BlockingIOError:
-                ready = self._loop.create_future()
-                self._loop.add_reader(accepted, _set_ready, ready)
-                try:
-                    await ready
-                finally:
-                    self._loop.remove_reader(accepted)
 
     # Called by connections.
 
@@ -159,8 +143,9 @@ class GrpcDoor:
         if listening is not None:
             self._loop.remove_reader(listening)
             listening.close()
-        for opening in self._opening:
+        for opening in self._accepted:
             opening.cancel()
+        self._door.close()
         for connection in list(self.connections):
             connection.close_soon()
 
@@ -173,12 +158,7 @@ class GrpcDoor:
                 await asyncio.wait_for(self._all_gone.wait(), grace_s)
         for connection in list(self.connections):
             connection.cut("stopping")
-        await asyncio.gather(*self._opening, return_exceptions=True)
+        await asyncio.gather(*self._accepted, return_exceptions=True)
         self.deadlines.close()
         if self._timer is not None:
             self._timer.cancel()
-
-
-def _set_ready(ready: asyncio.Future[None]) -> None:
-    if not ready.done():
-        ready.set_result(None)

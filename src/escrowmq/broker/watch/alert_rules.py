@@ -15,6 +15,10 @@ PIPELINE_STARTS_MS_MAX = 120_000
 """A pipeline may take this long to start. Until then only the status shows its absence."""
 
 
+CERTIFICATE_MS_MIN = 30 * 86_400_000
+"""A certificate should be valid for at least this long; Let's Encrypt renews at the same age."""
+
+
 class Alert(NamedTuple):
     """One kind of alert."""
 
@@ -32,6 +36,11 @@ def _background_failures(told: BrokerStatus) -> int:
 
 def _exceeds_retention(told: BrokerStatus) -> int:
     return int(0 < told.retention_bytes < told.undecided_bytes)
+
+
+def _expires(told: BrokerStatus) -> int:
+    at_ms = told.tls_expires_at_ms
+    return int(0 < at_ms < told.wall_ms + CERTIFICATE_MS_MIN)
 
 
 def _pipeline_away_ms(told: BrokerStatus) -> int:
@@ -135,6 +144,16 @@ ALERTS: Mapping[str, Alert] = {
         lambda told: told.backup_overdue_ms,
         "the last good backup is too old; the value is milliseconds beyond its time",
         "check with escrowmq status whether backups run",
+    ),
+    "certificate_expires": Alert(
+        _expires,
+        "the broker's TLS certificate expires within 30 days, or has expired",
+        "put new files in the place of tls.cert_file and tls.key_file; no restart is needed",
+    ),
+    "tls_not_reloaded": Alert(
+        lambda told: int(bool(told.tls_error)),
+        "the broker cannot use its new TLS files and keeps the last good ones",
+        "escrowmq status shows the reason; correct the files, and the broker loads them",
     ),
 }
 

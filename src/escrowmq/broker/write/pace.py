@@ -24,11 +24,16 @@ class BackgroundPace:
         self._used = used
         self._sent_at = -math.inf
         self._measured_at = now(), used()
+        self._waited_for_disk_s = 0.0
         self._free = 1.0
 
     def note_sent(self) -> None:
         """Note that a client sends a message."""
         self._sent_at = self._now()
+
+    def note_flush(self, seconds: float) -> None:
+        """Note a flush that the thread itself waited for: it could do nothing else meanwhile."""
+        self._waited_for_disk_s += seconds
 
     @property
     def is_in_use(self) -> bool:
@@ -45,7 +50,8 @@ class BackgroundPace:
 
     def _measure(self) -> float:
         """Return the share of time that the thread was free lately."""
-        (before, used_before), now, used = self._measured_at, self._now(), self._used()
+        (before, used_before), now = self._measured_at, self._now()
+        used = self._used() + self._waited_for_disk_s
         if now - before >= MEASURED_S:
             self._free = 1.0 - (used - used_before) / (now - before)
             self._measured_at = now, used

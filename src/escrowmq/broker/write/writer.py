@@ -309,7 +309,9 @@ class Writer:
                 if not (is_hurried or self.flush_times.are_quick):
                     self._flush_aside(batch, decisions)
                     return
-                self.flush_times.add(self._flush())
+                took_s = self._flush()
+                self.flush_times.add(took_s)
+                self.pace.note_flush(took_s)
         except BaseException as error:
             _tell(batch, error)
             raise

@@ -102,6 +102,7 @@ def facts(
         "paused groups": paused_of(told),
         "alerts": alerts_of(told),
         "backup": backup_of(told),
+        "TLS": tls_of(told),
         "lag": lag_of(lag),
         "state store": state_store_of(told),
         "disk": disk_of(told),
@@ -160,6 +161,17 @@ def alerts_of(told: StatusAnswer) -> str:
     if told.alerts_last_error:
         firing += f"; the last notice was NOT SENT: {told.alerts_last_error}"
     return firing
+
+
+def tls_of(told: StatusAnswer) -> str:
+    """Describe TLS: the mode, when the certificate expires, and whether new files failed."""
+    if told.tls in {"", "off"}:
+        return "off"
+    now_ms = told.wall_ms or told.now_ms
+    left_ms = told.tls_expires_at_ms - now_ms
+    end = f"expires in {duration(left_ms)}" if left_ms > 0 else f"EXPIRED {duration(-left_ms)} ago"
+    failed = f"; NEW FILES FAILED: {told.tls_error}" if told.tls_error else ""
+    return f"{told.tls}, the certificate {end}{failed}"
 
 
 def backup_of(told: StatusAnswer) -> str:

@@ -32,6 +32,7 @@ from escrowmq.cli.admin.status import (
     pipeline_of,
     retention_of,
     state_store_of,
+    tls_of,
 )
 from escrowmq.cli.asking import asking, duration
 from escrowmq.cli.doctor.data import free_finding
@@ -49,6 +50,8 @@ FLUSH_MS_SLOW = 100
 #: Largest difference between the broker's clock and ours that needs no warning. The broker times
 #: back-checks by its own clock.
 CLOCK_MS_WRONG = 5_000
+#: A certificate should be valid for at least this long.
+CERTIFICATE_MS_MIN = 30 * 86_400_000
 OPEN_FILES_MIN = 4_096
 
 
@@ -100,6 +103,8 @@ def of_answer(
         advice = "check alerts.url and alerts.command, and whether the broker reaches them"
         yield warning("alerts", alerts_of(told), advice)
     yield _backup(told)
+    if told.tls:
+        yield _tls(told)
     if told.state_store_state:
         yield _state_store(told)
     advice = "raise limits.KIND_max, or find what makes new names; unused ones expire"
@@ -207,6 +212,26 @@ def _transactions(told: StatusAnswer) -> Iterator[DoctorFinding]:
             told.contradictions,
             problem,
             "the broker's log names them; escrowmq audit compares everything",
+        ),
+    )
+
+
+def _tls(told: StatusAnswer) -> DoctorFinding:
+    left_ms = told.tls_expires_at_ms - (told.wall_ms or told.now_ms)
+    has_certificate = told.tls_expires_at_ms > 0
+    return judged(
+        "TLS",
+        tls_of(told),
+        (
+            has_certificate and left_ms <= 0,
+            problem,
+            "clients that verify it are refused: replace the files, no restart is needed",
+        ),
+        (told.tls_error, warning, "correct the files; the last good ones serve until then"),
+        (
+            has_certificate and left_ms < CERTIFICATE_MS_MIN,
+            warning,
+            "renew it, and put the new files in the place of the old ones; no restart is needed",
         ),
     )
 

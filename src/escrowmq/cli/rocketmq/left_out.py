@@ -178,11 +178,12 @@ LEFT_OUT: tuple[LeftOut, ...] = (
         " maxErrorRateOfBloomFilter filterDataCleanTimeSpan filterServerNums maxFilterMessageSize",
     ),
     LeftOut(
-        "EscrowMQ has neither access control nor TLS yet: the broker listens on loopback unless"
-        " you pass `--insecure`",
+        "EscrowMQ has no access control yet: the broker listens on loopback unless you pass"
+        " `--insecure`",
         "aclEnable aclCache* auth* initAuthenticationUser innerClientAuthenticationCredentials"
-        " migrateAuthFromV1Enabled stateful* userCache* useTLS accessKey secretKey",
+        " migrateAuthFromV1Enabled stateful* userCache* accessKey secretKey",
     ),
+    LeftOut("`tls.mode` and the files beside it say how the broker uses TLS", "useTLS"),
     LeftOut(
         "create the topic `RMQ_SYS_TRACE_TOPIC` for traces; `txn show` prints every step of a"
         " transaction",

@@ -10,8 +10,11 @@ from typing import Annotated
 
 import typer
 
+from escrowmq.broker.config import TlsConfig
+from escrowmq.broker.net.tls import CERT, FOLDER
 from escrowmq.cli.config import Config, load
 from escrowmq.cli.options import FileOption, LineOutput, LineOutputOption, SetOption, settings_of
+from escrowmq.model.tls import SWITCH, VARIABLES
 
 #: Options with the name of a setting in section ``[broker]``.
 _OF_BROKER = ("host", "name_port", "port", "grpc_port", "http_port", "advertise_host", "cluster")
@@ -50,6 +53,17 @@ class ProcessOptions:
             from escrowmq.pipeline.spark.parent import end_with_parent
 
             end_with_parent(self.parent)
+
+
+def trust_served_certificate(config: TlsConfig, data: Path) -> None:
+    """Let the processes that serve a broker, such as its backups, connect to it.
+
+    Where TLS is required, they trust its certificate, unless the environment says otherwise.
+    """
+    is_said = any(os.environ.get(name) for name in (SWITCH, *VARIABLES.values()))
+    if config.mode == "required" and not is_said:
+        found = config.cert_file or data / FOLDER / CERT
+        os.environ[VARIABLES["ca_file"]] = str(Path(found).absolute())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import typer
 
+from escrowmq.broker.config import TlsConfig
 from escrowmq.cli.data.data_directory import refuse_foreign_directory
 from escrowmq.cli.options import grouped
 from escrowmq.cli.output import note
-from escrowmq.cli.run.process_options import BrokerOptions
+from escrowmq.cli.run.process_options import BrokerOptions, trust_served_certificate
 from escrowmq.model.log_lines import BROKER_LEVEL, LogConfig, log_to_stderr
 
 EXIT_FAILED = 1
@@ -25,6 +26,7 @@ def serve(given: BrokerOptions) -> None:
     config = given.load(given.flags)
     log_to_stderr(BROKER_LEVEL, config.section(LogConfig))
     refuse_foreign_directory(given.data)
+    trust_served_certificate(config.section(TlsConfig), given.data)
     failure = run(
         given.data,
         config,

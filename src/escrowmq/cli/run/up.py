@@ -11,11 +11,12 @@ from functools import partial
 
 import typer
 
+from escrowmq.broker.config import TlsConfig
 from escrowmq.cli.data.data_directory import refuse_foreign_directory
 from escrowmq.cli.options import LineOutput, grouped
 from escrowmq.cli.output import print_json_line
 from escrowmq.cli.run.process_events import process_event
-from escrowmq.cli.run.process_options import BrokerOptions
+from escrowmq.cli.run.process_options import BrokerOptions, trust_served_certificate
 from escrowmq.pipeline.config import PipelineConfig, is_local, places_of
 from escrowmq.pipeline.spark.version import require_pipeline_spark
 from escrowmq.supervise.starving import StarvationWatch
@@ -39,7 +40,9 @@ def up(given: BrokerOptions) -> None:
     """
     given.end_with_parent()
     # The children read the config, too; reading it here reports an error at once, and only once.
-    config = given.load(given.flags).section(PipelineConfig)
+    loaded = given.load(given.flags)
+    config = loaded.section(PipelineConfig)
+    trust_served_certificate(loaded.section(TlsConfig), given.data)
     require_pipeline_spark()
     refuse_foreign_directory(given.data)
     places = places_of(config, given.data)

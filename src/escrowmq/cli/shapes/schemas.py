@@ -51,6 +51,7 @@ SCHEMAS: Mapping[str, Schema] = {
     "audit": _object("cli.shapes.audit_shape:AuditShape"),
     "backup": _object(f"{_TOOL}:BackupShape"),
     "bench": _array(f"{_TOOL}:BenchShape"),
+    "cert make": _array(f"{_TOOL}:CertificateShape"),
     "clock confirm": _object(f"{_ASK}:ClockConfirmedShape"),
     "clock show": _object(f"{_ASK}:ClockShape"),
     "config import": _array(f"{_TOOL}:ImportedKeyShape"),

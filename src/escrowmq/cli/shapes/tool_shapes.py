@@ -37,6 +37,17 @@ class ImportedKeyShape(Shape, frozen=True, kw_only=True):
     reason: str
 
 
+class CertificateShape(Shape, frozen=True, kw_only=True):
+    """A certificate that was made."""
+
+    #: `ca`, `server`, or the name of a client.
+    name: str
+    #: The file with the certificate, and the file with its key.
+    cert: str
+    key: str
+    expires_at_ms: int
+
+
 class LedgerMigratedShape(Shape, frozen=True, kw_only=True):
     """A ledger that was migrated or created."""
 

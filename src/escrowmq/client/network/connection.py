@@ -8,18 +8,21 @@ connection is lost, the request may have been done; the caller gets OutcomeUnkno
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections import deque
 from collections.abc import Callable
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from escrowmq.client.network.foreign_peers import HEAD_BYTES, kind_of
+from escrowmq.client.network.foreign_peers import HEAD_BYTES, TLS_REFUSED, kind_of
+from escrowmq.client.network.tls import REFUSED, client_context, tls_failed
 from escrowmq.model.errors import OutcomeUnknown, ProtocolViolation, RequestRefused, Unavailable
 from escrowmq.model.event_log import event_log
 from escrowmq.protocol.message.ids import PORT_MAX
 from escrowmq.protocol.remoting.frames import OPAQUE_MAX, FrameSplitter, encode_request
 
 if TYPE_CHECKING:
+    from escrowmq.model.tls import Tls
     from escrowmq.protocol.remoting.frames import RemotingFrame
     from escrowmq.protocol.remoting.headers import Header
 
@@ -64,18 +67,27 @@ class BrokerConnection(asyncio.Protocol):
 
     @classmethod
     async def open(
-        cls, address: str, asked: Asked, *, connect_s: float = CONNECT_S
+        cls, address: str, asked: Asked, *, tls: Tls | None = None, connect_s: float = CONNECT_S
     ) -> BrokerConnection:
         """Connect, or raise Unavailable if the address does not answer."""
         host, port = split_address(address)
         connection = cls(address, asked)
+        secured: dict[str, Any] = {}
+        if tls is not None:
+            secured = {"ssl": client_context(tls), "server_hostname": tls.server_name or host}
         try:
             async with asyncio.timeout(connect_s):
-                await asyncio.get_running_loop().create_connection(lambda: connection, host, port)
+                await asyncio.get_running_loop().create_connection(
+                    lambda: connection, host, port, **secured
+                )
+        except ssl.SSLCertVerificationError as error:
+            raise tls_failed(address, REFUSED, error) from None
         except (OSError, TimeoutError) as error:
             raise Unavailable(
                 "broker_unreachable",
-                "is it running, and is the address right?",
+                "is it running, and is the address right?"
+                if tls is None
+                else "is it running with TLS, and is the address right?",
                 address=address,
                 cause=str(error) or "no answer in time",
             ) from None
@@ -222,8 +234,9 @@ class BrokerConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Fail all unanswered requests."""
-        del exc
-        if not self.foreign_kind:
+        if isinstance(exc, ssl.SSLError) and self._head is not None:
+            self.foreign_kind = TLS_REFUSED
+        elif not self.foreign_kind:
             self._note_foreign(is_malformed=False)
         self._transport = None
         self._out.clear()

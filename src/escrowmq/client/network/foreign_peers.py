@@ -7,7 +7,8 @@ the kind of server, which the first bytes of the response show.
 
 from __future__ import annotations
 
-from escrowmq.model.errors import ProtocolViolation
+from escrowmq.client.network.tls import NO_CERTIFICATE
+from escrowmq.model.errors import EscrowError, ProtocolViolation, RequestRefused
 
 HEAD_BYTES = 8
 """Number of first bytes of a response that distinguish the kinds of servers."""
@@ -17,10 +18,12 @@ _HTTP2_SETTINGS = 4
 _HTTP2_SETTING_BYTES = 6
 
 ADVICE = "give the address of the broker (port 10911) or of its name server (port 9876)"
+#: The kind of a server that ended a TLS connection without an answer.
+TLS_REFUSED = "tls_refused"
 PEERS = {
     "http": "an HTTP server listens there",
     "grpc": "a gRPC server listens there, which EscrowMQ does not speak yet",
-    "tls": "a TLS server listens there, which EscrowMQ does not speak yet",
+    "tls": "a TLS server listens there, and TLS is off here",
     "other": "another program listens there",
 }
 
@@ -42,8 +45,10 @@ def kind_of(head: bytes, *, is_malformed: bool) -> str:
     return "other" if is_malformed else ""
 
 
-def not_a_broker(address: str, kind: str, cause: str) -> ProtocolViolation:
+def not_a_broker(address: str, kind: str, cause: str) -> EscrowError:
     """Return the error for an address that is neither a broker's nor a name server's."""
+    if kind == TLS_REFUSED:
+        return RequestRefused("tls_failed", NO_CERTIFICATE, address=address, cause=cause)
     return ProtocolViolation(
         "peer_not_broker", f"{PEERS[kind]}; {ADVICE}", address=address, cause=cause
     )

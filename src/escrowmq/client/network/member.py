@@ -31,6 +31,7 @@ from escrowmq.protocol.remoting.headers import Header
 
 if TYPE_CHECKING:
     from escrowmq.client.network.connection import BrokerConnection
+    from escrowmq.model.tls import Tls
     from escrowmq.protocol.remoting.frames import RemotingFrame
 
 log = event_log(__name__)
@@ -52,9 +53,11 @@ Handler = Callable[["BrokerConnection", "RemotingFrame"], None]
 class Member:
     """One client. Use it from one event loop only."""
 
-    def __init__(self, servers: str | Sequence[str], *, client_id: str = "") -> None:
+    def __init__(
+        self, servers: str | Sequence[str], *, client_id: str = "", tls: Tls | None = None
+    ) -> None:
         self.client_id = client_id or new_client_id()
-        self.network = Network(servers, self._asked, self._opened)
+        self.network = Network(servers, self._asked, self._opened, tls)
         self.producer_groups: set[str] = set()
         #: Memberships by consumer group.
         self.consuming: dict[str, ConsumerMembership] = {}

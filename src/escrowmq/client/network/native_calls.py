@@ -7,6 +7,7 @@ next call reconnects after a connection broke.
 from __future__ import annotations
 
 import socket
+import ssl
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self, TypeVar
@@ -15,7 +16,15 @@ import msgspec
 
 from escrowmq.client.network.foreign_peers import kind_of, not_a_broker
 from escrowmq.client.network.refusing import refuse_unless_done
+from escrowmq.client.network.tls import (
+    NO_CERTIFICATE,
+    REFUSED,
+    chosen_tls,
+    client_context,
+    tls_failed,
+)
 from escrowmq.model.errors import EscrowError, OutcomeUnknown, ProtocolViolation, Unavailable
+from escrowmq.model.tls import Tls, TlsAddress
 from escrowmq.protocol.native.frames import (
     ArrowAnswer,
     BlocksAnswer,
@@ -51,11 +60,22 @@ PageT = TypeVar("PageT", NativeReply, ArrowAnswer)
 
 
 class NativeCalls:
-    """A connection to the broker at this address, ``host:port``."""
+    """A connection to the broker at this address, ``host:port``.
+
+    Without ``tls``, a ``TlsAddress`` says how to connect, else the environment does.
+    """
 
     def __init__(
-        self, address: str, *, connect_s: float = CONNECT_S, answer_s: float = ANSWER_S
+        self,
+        address: str,
+        *,
+        connect_s: float = CONNECT_S,
+        answer_s: float = ANSWER_S,
+        tls: Tls | None = None,
     ) -> None:
+        if tls is None and isinstance(address, TlsAddress):
+            tls = address.tls
+        self._tls = chosen_tls(tls)
         host, _, port = address.rpartition(":")
         self._address = (host.strip("[]"), int(port))
         self._connect_s = connect_s
@@ -152,6 +172,8 @@ class NativeCalls:
 
     def _refuse_foreign(self, error: Exception) -> None:
         """Raise if another kind of server is at the address."""
+        if isinstance(error, ssl.SSLError):
+            raise tls_failed(self._shown_address, NO_CERTIFICATE, error) from error
         kind = kind_of(self._head, is_malformed=isinstance(error, ProtocolViolation))
         if kind:
             raise not_a_broker(self._shown_address, kind, str(error)) from error
@@ -176,17 +198,34 @@ class NativeCalls:
     def _connected(self) -> socket.socket:
         if self._socket is None:
             try:
-                self._socket = socket.create_connection(self._address, self._connect_s)
+                self._socket = self._connect()
+            except ssl.SSLCertVerificationError as error:
+                raise tls_failed(self._shown_address, REFUSED, error) from error
             except OSError as error:
                 raise Unavailable(
                     "broker_unreachable",
-                    "is it running, and is this its address?",
+                    "is it running, and is this its address?"
+                    if self._tls is None
+                    else "is it running with TLS, and is this its address?",
                     address=self._shown_address,
                     cause=str(error),
                 ) from error
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._peer_speaks_remoting, self._head = False, b""
         return self._socket
+
+    def _connect(self) -> socket.socket:
+        # Unusable files are told before anything is sent.
+        context = None if self._tls is None else client_context(self._tls)
+        plain = socket.create_connection(self._address, self._connect_s)
+        if self._tls is None or context is None:
+            return plain
+        try:
+            name = self._tls.server_name or self._address[0]
+            return context.wrap_socket(plain, server_hostname=name)
+        except BaseException:
+            plain.close()
+            raise
 
     def _answer(
         self, connection: socket.socket, until: float, *, is_body_copied: bool

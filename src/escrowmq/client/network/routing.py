@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from escrowmq.client.network.connection import Asked, BrokerConnection, split_address
 from escrowmq.client.network.foreign_peers import not_a_broker
 from escrowmq.client.network.refusing import refuse_unless_done
+from escrowmq.client.network.tls import chosen_tls
 from escrowmq.client.network.trying import joined
 from escrowmq.model.catalog import READ, WRITE
 from escrowmq.model.errors import EscrowError, OutcomeUnknown, RequestRefused, Unavailable
@@ -27,6 +28,7 @@ from escrowmq.protocol.remoting.cluster_bodies import MASTER_ID, TopicRoute
 from escrowmq.protocol.remoting.codes import RequestCode, ResponseCode
 
 if TYPE_CHECKING:
+    from escrowmq.model.tls import Tls
     from escrowmq.protocol.remoting.frames import RemotingFrame
     from escrowmq.protocol.remoting.headers import Header
 
@@ -97,8 +99,10 @@ class Network:
         servers: str | Sequence[str],
         asked: Asked,
         opened: Callable[[BrokerConnection], None] = lambda _connection: None,
+        tls: Tls | None = None,
     ) -> None:
         self.name_servers = name_servers(servers)
+        self._tls = chosen_tls(tls)
         self._asked = asked
         self._opened = opened
         self._connections: dict[str, BrokerConnection] = {}
@@ -121,7 +125,7 @@ class Network:
         return await joined(self._opening, address, self._open)
 
     async def _open(self, address: str) -> BrokerConnection:
-        connection = await BrokerConnection.open(address, self._asked)
+        connection = await BrokerConnection.open(address, self._asked, tls=self._tls)
         self._connections[address] = connection
         self._opened(connection)
         return connection

@@ -159,3 +159,10 @@ class StatusAnswer(NativeAnswer, frozen=True, kw_only=True):
     state_store_error: str = ""
     #: Every half message before this one is decided, says the state store; -1 if it was not asked.
     state_store_low_water: Int64 = -1
+    #: TLS: `off`, `optional` or `required`, empty from an older broker; when the certificate
+    #: expires on the wall clock (0: there is none); loads of changed files, and why the last one
+    #: failed.
+    tls: str = ""
+    tls_expires_at_ms: Int64 = 0
+    tls_reloads: Int64 = 0
+    tls_error: str = ""

@@ -43,7 +43,8 @@ def put_user(core: Transactions, command: PutUser, _now_ms: int) -> Decision:
         return Decision(refused=error)
     if known is not None and known.user == user:
         return Decision(reply=Cataloged(is_changed=False))
-    return Decision(records=(UserPut(user, command.by),), reply=Cataloged(is_changed=True))
+    record = UserPut(user, catalog.user_versions_end, command.by)
+    return Decision(records=(record,), reply=Cataloged(is_changed=True))
 
 
 def _stale(known: KeptUser | None, command: PutUser) -> Decision | None:

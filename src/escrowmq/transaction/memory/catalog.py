@@ -54,7 +54,6 @@ class KeptUser(msgspec.Struct, frozen=True):
     """A user, and the version of its last change."""
 
     user: User
-    #: Log offset of the frame that changed it last.
     version: int
 
 
@@ -70,6 +69,7 @@ class SavedCatalog(msgspec.Struct, frozen=True, kw_only=True):
     removed_names: bytes = b""
     expired_group_names: bytes = b""
     users: list[KeptUser] = []
+    user_versions_end: int = 1
     was_access_on: bool = False
 
 
@@ -87,6 +87,8 @@ class Catalog:
         self.groups: dict[str, KeptGroup] = {}
         self.settings: dict[str, Setting] = {}
         self.users: dict[str, KeptUser] = {}
+        #: Version of the next change of any user.
+        self.user_versions_end = 1
         #: By access key, and by subject of a client certificate: the name of its user.
         self.access_keys: dict[str, str] = {}
         self.certificates: dict[str, str] = {}
@@ -132,8 +134,7 @@ class Catalog:
             case GroupRemoved():
                 self._remove_group(record)
             case UserPut():
-                self._remove_user(record.user.name)
-                self._add_user(KeptUser(record.user, frame))
+                self._put_user(record)
             case UserRemoved():
                 self._remove_user(record.name)
             case AccessWasOn():
@@ -180,6 +181,13 @@ class Catalog:
         if record.reason == EXPIRED:
             self.expired_groups.add(record.name)
 
+    def _put_user(self, record: UserPut) -> None:
+        known = self.users.get(record.user.name)
+        if known is None or known.version <= record.version:
+            self._remove_user(record.user.name)
+            self._add_user(KeptUser(record.user, record.version))
+            self.user_versions_end = max(self.user_versions_end, record.version + 1)
+
     def _add_user(self, kept: KeptUser) -> None:
         self.users[kept.user.name] = kept
         self.access_keys[kept.user.access_key] = kept.user.name
@@ -209,6 +217,7 @@ class Catalog:
             removed_names=self.removed.saved(),
             expired_group_names=self.expired_groups.saved(),
             users=list(self.users.values()),
+            user_versions_end=self.user_versions_end,
             was_access_on=self.was_access_on,
         )
 
@@ -225,4 +234,5 @@ class Catalog:
         self.users, self.access_keys, self.certificates = {}, {}, {}
         for kept in saved.users:
             self._add_user(kept)
+        self.user_versions_end = saved.user_versions_end
         self.was_access_on = saved.was_access_on
