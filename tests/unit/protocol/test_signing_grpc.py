@@ -83,7 +83,14 @@ def test_any_other_time_is_refused(off_minutes: int) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "now", "20261119T120000", "20261319T120000Z", "20261119T250000Z", "\uff12\uff1061119T120000Z"],
+    [
+        "",
+        "now",
+        "20261119T120000",
+        "20261319T120000Z",
+        "20261119T250000Z",
+        "\uff12\uff1061119T120000Z",
+    ],
 )
 def test_a_text_that_is_no_time_is_refused(text: str) -> None:
     with pytest.raises(RequestRefused, match="credentials_malformed"):

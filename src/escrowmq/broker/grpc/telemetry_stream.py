@@ -17,6 +17,7 @@ from escrowmq.protocol.grpc.messages import Settings, TelemetryCommand
 from escrowmq.protocol.message.ids import format_address
 
 if TYPE_CHECKING:
+    from escrowmq.broker.access.known_users import KnownUser
     from escrowmq.broker.net.grpc_call import GrpcCall
     from escrowmq.broker.net.grpc_connection import GrpcConnection
     from escrowmq.broker.state.client_links import Taken
@@ -79,6 +80,11 @@ class TelemetryStream:
     def address(self) -> str:
         """The client's address."""
         return format_address(self.call.peer_host, self.call.peer_port)
+
+    @property
+    def caller(self) -> KnownUser | None:
+        """The user of the client's connection; None without access control."""
+        return self.call.connection.caller
 
     @property
     def is_open(self) -> bool:

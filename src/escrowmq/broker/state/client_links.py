@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from enum import StrEnum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from escrowmq.model.callers import Caller
 
 
 class ClientDialect(StrEnum):
@@ -31,6 +34,11 @@ class ClientLink(Hashable, Protocol):
     @property
     def address(self) -> str:
         """The client's address."""
+        ...
+
+    @property
+    def caller(self) -> Caller | None:
+        """The user of the client; None without access control."""
         ...
 
     @property

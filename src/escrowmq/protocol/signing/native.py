@@ -36,7 +36,7 @@ class Nonce(NamedTuple):
     """What a request says against its repetition."""
 
     session: str
-    count: int
+    number: int
     at_ms: int
 
 

@@ -47,14 +47,14 @@ class Replays:
         if last is None:
             self._make_room(user, now_ms)
             self._counts[user] = self._counts.get(user, 0) + 1
-            self._last[key] = nonce.count, nonce.at_ms
+            self._last[key] = nonce.number, nonce.at_ms
             return
         count, at_ms = last
         # A step back of the client's clock must not let the broker forget the session too early.
-        self._last[key] = max(count, nonce.count), max(at_ms, nonce.at_ms)
-        if nonce.count <= count:
+        self._last[key] = max(count, nonce.number), max(at_ms, nonce.at_ms)
+        if nonce.number <= count:
             raise RequestRefused(
-                "replayed", "this request was sent before; sign a new one", count=nonce.count
+                "replayed", "this request was sent before; sign a new one", number=nonce.number
             )
 
     def _make_room(self, user: str, now_ms: int) -> None:
