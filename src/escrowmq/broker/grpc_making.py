@@ -39,7 +39,9 @@ def make_grpc(broker: Broker, place: GrpcPlace) -> GrpcMethods:
     admission = None
     if broker.admission is not None:
         facts = replace(broker.admission.facts, half_of_id=lambda text: ids.read(text).half_offset)
-        admission = GrpcAdmission(broker.admission.gate, facts, broker.user_of)
+        admission = GrpcAdmission(
+            broker.admission.gate, facts, broker.user_of, broker.counts.grpc_rpcs.refused
+        )
     telemetry = GrpcTelemetry(
         answering,
         broker.clients,

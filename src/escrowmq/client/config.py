@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import Any, TypeVar
 
+from escrowmq.model.credentials import Credentials
 from escrowmq.model.errors import RequestRefused
 from escrowmq.model.tls import Tls
 
@@ -37,9 +38,13 @@ class ProducerConfig:
     clean_ledger_every_s: float = 600.0
     #: TLS to the brokers; None means what the environment asks for (ESCROWMQ_TLS_CA and others).
     tls: Tls | None = None
+    #: The user that signs the requests; None means what the environment has
+    #: (ESCROWMQ_ACCESS_KEY_ID and ESCROWMQ_SECRET, or ESCROWMQ_CREDENTIALS_FILE).
+    credentials: Credentials | None = None
 
     def __post_init__(self) -> None:
         _check_tls("producer.tls", self.tls)
+        _check_credentials("producer.credentials", self.credentials)
         for name, low, high in (
             ("timeout_s", 0.001, 3_600.0),
             ("max_duration_s", 0.001, 86_400.0),
@@ -74,9 +79,13 @@ class ConsumerConfig:
     stop_s: float = 30.0
     #: TLS to the brokers; None means what the environment asks for (ESCROWMQ_TLS_CA and others).
     tls: Tls | None = None
+    #: The user that signs the requests; None means what the environment has
+    #: (ESCROWMQ_ACCESS_KEY_ID and ESCROWMQ_SECRET, or ESCROWMQ_CREDENTIALS_FILE).
+    credentials: Credentials | None = None
 
     def __post_init__(self) -> None:
         _check_tls("consumer.tls", self.tls)
+        _check_credentials("consumer.credentials", self.credentials)
         for name, low, high in (
             ("concurrency", 1, 10_000),
             ("retries_max", 0, 1_000),
@@ -126,6 +135,11 @@ def _check_number(key: str, value: Any, low: float, high: float) -> None:  # noq
 def _check_tls(key: str, value: object) -> None:
     if value is not None and not isinstance(value, Tls):
         raise RequestRefused("bad_config", "must be escrowmq.Tls(…) or None", key=key)
+
+
+def _check_credentials(key: str, value: object) -> None:
+    if value is not None and not isinstance(value, Credentials):
+        raise RequestRefused("bad_config", "must be escrowmq.Credentials(…) or None", key=key)
 
 
 def checked_topics(topics: Sequence[str]) -> tuple[str, ...]:

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 import grpc
 
+from escrowmq.broker.grpc.transaction_ids import TransactionIds
+from escrowmq.broker.server import Server
 from escrowmq.protocol.grpc import messages
 from escrowmq.protocol.grpc.definitions import path_of
 from escrowmq.protocol.grpc.enums import GrpcCode
@@ -114,3 +116,12 @@ class Caller:
     async def close(self) -> None:
         """Close the channel."""
         await self.channel.close()
+
+
+def transaction_id_of(server: Server) -> str:
+    """The transaction id that the sender of the newest half message was told."""
+    core = server.broker.store.core
+    stored = core.half(core.table.end - 1)
+    assert stored is not None
+    ids = TransactionIds(server.broker.key)
+    return ids.make(core.lineage.epoch, stored.half_offset, stored.log_offset)

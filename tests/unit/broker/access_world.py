@@ -12,8 +12,9 @@ from escrowmq.access.parsing import parse_policy
 from escrowmq.broker.access.secret_box import ENV_KEY, SecretKeeper
 from escrowmq.broker.config import AccessConfig
 from escrowmq.broker.server import Server
-from escrowmq.client.network.credentials import Credentials, RequestSigner
+from escrowmq.client.network.request_signer import RequestSigner
 from escrowmq.model.clock import SystemClock
+from escrowmq.model.credentials import Credentials
 from escrowmq.model.secret import Secret
 from escrowmq.model.users import Policy, Role, User, UserKind
 from escrowmq.protocol.native.frames import NativeReply, encode_call, read_answer

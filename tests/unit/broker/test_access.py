@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from escrowmq.broker.access.serving import TOKEN_FILE
-from escrowmq.client.network.credentials import Credentials, RequestSigner
+from escrowmq.client.network.request_signer import RequestSigner
+from escrowmq.model.credentials import Credentials
 from escrowmq.model.errors import RequestRefused
 from escrowmq.model.users import UserKind
 from escrowmq.protocol.native.requests import NativeCode

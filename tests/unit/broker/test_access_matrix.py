@@ -15,7 +15,6 @@ import pytest
 
 from escrowmq.access.needs import Needs
 from escrowmq.broker.access import needs_grpc, needs_http, needs_native, needs_remoting
-from escrowmq.broker.grpc.transaction_ids import TransactionIds
 from escrowmq.broker.server import Server
 from escrowmq.model.catalog import Group
 from escrowmq.model.errors import EscrowError
@@ -30,7 +29,13 @@ from tests.unit.broker.access_cases import (
     Case,
     Stored,
 )
-from tests.unit.broker.access_grpc import GRPC_CASES, HALVES, Caller, sent_message
+from tests.unit.broker.access_grpc import (
+    GRPC_CASES,
+    HALVES,
+    Caller,
+    sent_message,
+    transaction_id_of,
+)
 from tests.unit.broker.access_world import SECRET, Signed, allow, deny, guarded, put_user
 from tests.unit.broker.wire import SEND, eventually, facts, half, make_topic, sending
 
@@ -184,11 +189,7 @@ async def held_over_grpc(server: Server) -> str:
     message = sent_message(HALVES, kind=4, key="k2")
     assert await sender.code("SendMessage", {"messages": [message]}) == 20_000
     await sender.close()
-    core, epoch = server.broker.store.core, server.broker.store.core.lineage.epoch
-    row = core.table.end - 1
-    stored = core.half(row)
-    assert stored is not None
-    return TransactionIds(server.broker.key).make(epoch, row, stored.log_offset)
+    return transaction_id_of(server)
 
 
 @pytest.mark.parametrize("name", GRPC_CASES)

@@ -95,7 +95,7 @@ def united(*several: Needs) -> Needs:
     return tuple(dict.fromkeys(one for needs in several for one in needs))
 
 
-def decides(asker: Asker, half_offset: int, *, or_settles: bool = False) -> Needs:
+def decides(asker: Asker, half_offset: int, *, by_others: bool = False) -> Needs:
     """Return what a decision about a stored half message needs: nothing from the user that sent it.
 
     The group counts that is stored. The one in a request's header proves nothing.
@@ -107,9 +107,9 @@ def decides(asker: Asker, half_offset: int, *, or_settles: bool = False) -> Need
     if origin.user and origin.user == asker.user:
         return ()
     kind = ResourceKind.GROUP
-    if or_settles:
-        settle = Need(Action.SETTLE, kind, origin.group)
-        return (OneOf((Need(Action.PUB, kind, origin.group), settle)),)
+    if by_others:
+        actions = (Action.PUB, Action.SETTLE)
+        return (OneOf(tuple(Need(action, kind, origin.group) for action in actions)),)
     return need(Action.PUB, kind, origin.group)
 
 

@@ -17,7 +17,7 @@ from escrowmq.access.parsing import policy_texts
 from escrowmq.broker.access.common_needs import on_group
 from escrowmq.broker.access.failures import Failures
 from escrowmq.broker.access.known_users import KnownUser, KnownUsers, is_less, is_local
-from escrowmq.model.callers import LOCAL_ADMIN
+from escrowmq.model.credentials import LOCAL_ADMIN
 from escrowmq.model.errors import EscrowError, RequestRefused
 from escrowmq.model.event_log import event_log
 from escrowmq.model.users import Action

@@ -7,11 +7,11 @@ again after the user has changed, so a change counts from the next request on.
 from __future__ import annotations
 
 from ipaddress import ip_address
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from escrowmq.access.deciding import AccessDecision, decide
 from escrowmq.access.needs import Need
-from escrowmq.model.callers import LOCAL_ADMIN
+from escrowmq.model.credentials import LOCAL_ADMIN
 from escrowmq.model.errors import EscrowError
 from escrowmq.model.event_log import event_log
 from escrowmq.model.users import Effect, SealedSecret, User, UserKind
@@ -39,13 +39,11 @@ _ADMIN = User(
 )
 
 
-class Denied(EscrowError):
+class Denied(NamedTuple):
     """A decision that refuses: what was needed, and why it is not allowed."""
 
-    def __init__(self, need: Need, decision: AccessDecision) -> None:
-        self.need = need
-        self.decision = decision
-        super().__init__("not_allowed")
+    need: Need
+    decision: AccessDecision
 
 
 class KnownUser:

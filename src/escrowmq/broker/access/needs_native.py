@@ -84,12 +84,12 @@ def _by_hand(call: Call[Any], asker: Asker) -> Needs:
 def _life_line(call: Call[Any], asker: Asker) -> Needs:
     header = call.header
     half_offset = asker.facts.transaction(header.half_offset, header.transaction_id)
-    return () if half_offset is None else decides(asker, half_offset, or_settles=True)
+    return () if half_offset is None else decides(asker, half_offset, by_others=True)
 
 
 def _previews(call: Call[Any], asker: Asker) -> Needs:
     asked = call.rows(previews.SoughtHalfRow)
-    return united(*(decides(asker, row.half_offset, or_settles=True) for row in asked))
+    return united(*(decides(asker, row.half_offset, by_others=True) for row in asked))
 
 
 def _transactions(call: Call[Any], _asker: Asker) -> Needs:

@@ -11,7 +11,7 @@ import msgspec
 
 from escrowmq.broker.access.gate import AccessGate
 from escrowmq.broker.access.secret_box import made_secret
-from escrowmq.model.callers import LOCAL_ADMIN
+from escrowmq.model.credentials import LOCAL_ADMIN
 from escrowmq.model.event_log import event_log
 from escrowmq.transaction.user_commands import MarkAccess
 

@@ -18,6 +18,7 @@ from escrowmq.protocol.http2.grpc_messages import GrpcStatus
 from escrowmq.protocol.signing.grpc import SLACK_MS
 
 if TYPE_CHECKING:
+    from collections import Counter
     from collections.abc import Callable, Iterable
 
     from escrowmq.access.needs import Needs
@@ -60,6 +61,8 @@ class GrpcAdmission:
     facts: StoredFacts
     #: The user of the client with this id that has a telemetry stream; empty if there is none.
     user_of: Callable[[str], str]
+    #: Counts refusals by the code of their error.
+    refused: Counter[str]
 
     def admit(self, call: GrpcCall) -> bool:
         """Find the user of a call before its message; if there is none, refuse it."""
@@ -95,6 +98,7 @@ class GrpcAdmission:
         host, now_s = connection.peer_host, connection.time()
         self.gate.note(refused, host, now_s, path=call.path.decode("latin-1"))
         call.is_refused = True
+        self.refused[refused.code] += 1
         delay_s: float | None = 0.0
         if refused.code in UNKNOWN_CALLER:
             delay_s = self.gate.failures.note(host, now_s)

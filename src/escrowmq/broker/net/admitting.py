@@ -107,6 +107,8 @@ class RemotingAdmission:
         if connection.refusals <= REFUSED_MAX:
             delay_s = self.gate.failures.note(host, loop.time())
         if delay_s is None:
+            # Nobody reads the answer, but it is counted.
+            request.decline(refused)
             connection.cut("login_failed", why=refused.code)
         elif delay_s == 0:
             request.decline(refused)

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
-
-if TYPE_CHECKING:
-    from escrowmq.model.callers import Caller
+from typing import Protocol
 
 
 class ClientDialect(StrEnum):
@@ -25,6 +22,15 @@ class Taken(Protocol):
 
     def __call__(self, *, is_taken: bool) -> None:
         """Handle the result."""
+        ...
+
+
+class Caller(Protocol):
+    """The user of a client, as far as handlers know it."""
+
+    @property
+    def name(self) -> str:
+        """The user's name."""
         ...
 
 

@@ -1,10 +1,8 @@
-"""Credentials of a client, and the signatures that it makes with them."""
+"""Credentials of a client: given by a program, by the environment, or by a file."""
 
 from __future__ import annotations
 
 import os
-import time
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,8 +11,6 @@ import msgspec
 from escrowmq.model.errors import RequestRefused
 from escrowmq.model.private_file import read_private
 from escrowmq.model.secret import Secret
-from escrowmq.protocol.native.codes import is_native
-from escrowmq.protocol.signing import native, remoting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,6 +19,8 @@ ENV_ACCESS_KEY = "ESCROWMQ_ACCESS_KEY_ID"
 ENV_SECRET = "ESCROWMQ_SECRET"  # noqa: S105 - a variable's name
 ENV_FILE = "ESCROWMQ_CREDENTIALS_FILE"
 FILE_BYTES_MAX = 4_096
+LOCAL_ADMIN = "@local-admin"
+"""Access key of the admin that has the token in the data directory. No user can have this name."""
 _WHAT_FILE = 'a credentials file is JSON: {"access_key": "…", "secret": "…"}'
 
 
@@ -67,8 +65,9 @@ class Credentials:
         return cls(found.access_key, found.secret)
 
     @classmethod
-    def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Credentials | None:
+    def from_environment(cls, environ: Mapping[str, str] | None = None) -> Credentials | None:
         """Return the credentials of the environment: two variables, or a file; None without."""
+        environ = os.environ if environ is None else environ
         access_key, secret = environ.get(ENV_ACCESS_KEY, ""), environ.get(ENV_SECRET, "")
         if access_key or secret:
             if not (access_key and secret):
@@ -78,28 +77,3 @@ class Credentials:
             return cls(access_key, secret)
         path = environ.get(ENV_FILE, "")
         return cls.from_file(path) if path else None
-
-
-class RequestSigner:
-    """Signs the requests of one connection, in the order in which they are sent."""
-
-    def __init__(self, credentials: Credentials) -> None:
-        self._access_key = credentials.access_key
-        self._key = credentials.key
-        self._session = os.urandom(native.SESSION_BYTES).hex()
-        self._numbers = count(1)
-
-    def sign(self, code: int, fields: dict[str, str], body: bytes) -> None:
-        """Add the fields of a signature to those of a request."""
-        fields[remoting.ACCESS_KEY] = self._access_key
-        if not is_native(code):
-            fields[remoting.SIGNATURE] = remoting.sign(self._key, fields, body)
-            return
-        fields[native.NONCE] = native.nonce_of(self._session, next(self._numbers))
-        fields[native.TIME] = str(time.time_ns() // 1_000_000)
-        fields[remoting.SIGNATURE] = native.sign(self._key, code, fields, body)
-
-
-def signer_of(credentials: Credentials | None) -> RequestSigner | None:
-    """Return what signs the requests of a new connection; None without credentials."""
-    return None if credentials is None else RequestSigner(credentials)
