@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from escrowmq.client.producer.listener import Executed, TransactionListener
     from escrowmq.client.producer.producer import AsyncProducer, Producer
     from escrowmq.client.producer.transaction_steps import TransactionState
+    from escrowmq.model.credentials import Credentials
     from escrowmq.model.errors import (
         EscrowError,
         OutcomeUnknown,
@@ -38,6 +39,7 @@ __all__ = [
     "Codec",
     "Consumer",
     "ConsumerConfig",
+    "Credentials",
     "EscrowError",
     "Executed",
     "GiveUp",
@@ -73,6 +75,7 @@ _HOMES = {
     "client.messages.messages": ("Message", "Received", "SendStatus", "Sent"),
     "client.producer.producer": ("AsyncProducer", "Producer"),
     "client.producer.transaction_steps": ("TransactionState",),
+    "model.credentials": ("Credentials",),
     "model.errors": (
         "EscrowError",
         "OutcomeUnknown",

@@ -29,5 +29,11 @@ class Need(msgspec.Struct, frozen=True, array_like=True, gc=False):
         )
 
 
-Needs: TypeAlias = tuple[Need, ...]
+class OneOf(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Needs of which one is enough."""
+
+    needs: tuple[Need, ...]
+
+
+Needs: TypeAlias = tuple[Need | OneOf, ...]
 """Everything that one request needs; a request without needs is open to every user."""

@@ -6,8 +6,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
+from escrowmq.broker.access.stored_facts import StoredFacts
 from escrowmq.broker.checks.budget import CheckBudget
-from escrowmq.broker.checks.checking import CheckFrames, Checking
+from escrowmq.broker.checks.check_frames import CheckFrames
+from escrowmq.broker.checks.checking import Checking
 from escrowmq.broker.checks.contradictions import Contradictions
 from escrowmq.broker.checks.endings import Endings
 from escrowmq.broker.checks.leading import Leadership
@@ -30,6 +32,7 @@ from escrowmq.broker.native.status import Vitals, status
 from escrowmq.broker.native.users import NativeUsers
 from escrowmq.broker.native.verdicts import NativeVerdicts
 from escrowmq.broker.native.writing import NativeWriting
+from escrowmq.broker.net.admitting import RemotingAdmission, check_tables
 from escrowmq.broker.net.answering import Answering
 from escrowmq.broker.net.requests import Handler, Request, handlers_of
 from escrowmq.broker.pop.dead_letters import DeadLetters
@@ -53,7 +56,7 @@ from escrowmq.broker.rocketmq.routes import Routes
 from escrowmq.broker.rocketmq.sending import Sending
 from escrowmq.broker.state.capacity import Capacities
 from escrowmq.broker.state.cataloging import Cataloging
-from escrowmq.broker.state.client_links import ClientDialect, ClientLink
+from escrowmq.broker.state.client_links import ClientLink
 from escrowmq.broker.state.clients import Clients
 from escrowmq.broker.state.counting import BrokerCounts
 from escrowmq.broker.state.expiring import Expiring, Uses
@@ -65,6 +68,7 @@ from escrowmq.broker.state.pipeline_life import PipelineLife
 from escrowmq.broker.state.queues import Queues
 from escrowmq.broker.state.reach import Reach
 from escrowmq.broker.state.recall_handles import RecallHandles, Recalls
+from escrowmq.broker.state.transaction_lookup import named_half
 from escrowmq.broker.write.meta_writing import MetaWriting
 from escrowmq.broker.write.releasing import Releasing
 from escrowmq.broker.write.retaining import Retaining
@@ -74,6 +78,7 @@ from escrowmq.store.reading.reader import StoreReader
 from escrowmq.store.retention.retention import removable_below
 
 if TYPE_CHECKING:
+    from escrowmq.broker.access.gate import AccessGate
     from escrowmq.broker.access.secret_box import SecretKeeper
     from escrowmq.broker.config import Identity
     from escrowmq.broker.grpc.place import GrpcPlace
@@ -108,6 +113,11 @@ class Broker:
     key: bytes = field(repr=False)
     #: Seals the secrets of users.
     secrets: SecretKeeper = field(repr=False)
+    #: None without access control.
+    gate: AccessGate | None = None
+    #: Parts for gRPC clients; None until ``serve_grpc`` makes them.
+    grpc_pulling: GrpcPulling | None = field(default=None, init=False)
+    telemetry: GrpcTelemetry | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         store, writer, meta, clock = self.store, self.writer, self.meta, self.clock
@@ -146,6 +156,8 @@ class Broker:
         )
         self.executor = VerdictExecutor(writer, self.checking, self.counts)
         self.rounds = SettleRounds(store, writer, clock, self.leadership, self.executor)
+        #: Lets requests in; None without access control.
+        self.admission = self._admission()
         self.messages = Messages(topics=topics, clock=clock, cluster=identity.cluster)
         self.popping = self._popping()
         places = self.popping.places
@@ -159,15 +171,13 @@ class Broker:
             clients=clients, reader=self.reader, next_opaque=self.notices.next_opaque
         )
         self._cataloging = Cataloging(meta, groups, self.pulling, self.popping, reach, self.counts)
-        calls = CallHandling(clock, self.answering)
-        #: Parts for gRPC clients; None until ``serve_grpc`` makes them.
-        self.grpc_pulling: GrpcPulling | None = None
-        self.telemetry: GrpcTelemetry | None = None
+        calls = CallHandling(clock, self.answering, self.admission)
         self._handlers: dict[int, Handler] = {}
         for part in (*self._parts_of_clients(), *self._parts_of_tools()):
             self._handlers.update(handlers_of(part))
         for part in (*self._native_parts(), *self._native_lists()):
             self._handlers.update(calls.handlers_of(part))
+        self._guard()
         self.counts.rpcs.codes = self._handlers
         self._begin_with(writer)
 
@@ -176,6 +186,21 @@ class Broker:
         writer.on_durable = self._durable
         if writer.following is not None:
             writer.following.begin()
+
+    def _admission(self) -> RemotingAdmission | None:
+        if self.gate is None:
+            return None
+        self.checking.may_answer = self.gate.may_answer
+        find = partial(named_half, self.store, self.reader)
+        facts = StoredFacts(self.store, self.reader, self.clients, find)
+        return RemotingAdmission(self.gate, facts)
+
+    def _guard(self) -> None:
+        """Let no handler run before its request's needs are met."""
+        check_tables(self._handlers)
+        if self.admission is not None:
+            guarded = self.admission.guarded
+            self._handlers = {code: guarded(code, one) for code, one in self._handlers.items()}
 
     # Parts. Each has another type, so the type checker sees a part in a wrong place.
 
@@ -309,45 +334,13 @@ class Broker:
 
     def serve_grpc(self, place: GrpcPlace) -> GrpcMethods:
         """Return the methods for RocketMQ's gRPC clients, which find the broker at this place."""
-        # Imported here, because a broker without gRPC has no use for protobuf's 5 MB.
-        from escrowmq.broker.grpc.ending import GrpcEnding
-        from escrowmq.broker.grpc.orphans import OrphanCommands
-        from escrowmq.broker.grpc.pulling import GrpcPulling
-        from escrowmq.broker.grpc.recalling import GrpcRecalling
-        from escrowmq.broker.grpc.receiving import GrpcReceiving
-        from escrowmq.broker.grpc.renewing import Renewals
-        from escrowmq.broker.grpc.routing import GrpcRouting
-        from escrowmq.broker.grpc.sending import GrpcSending
-        from escrowmq.broker.grpc.service import grpc_methods
-        from escrowmq.broker.grpc.telemetry import GrpcTelemetry
-        from escrowmq.broker.grpc.transaction_ids import TransactionIds
-        from escrowmq.broker.grpc.waiting import WaitingReceives
+        from escrowmq.broker.grpc_making import make_grpc
 
-        answering, store, clock = self.answering, self.store, self.clock
-        topics, groups = self.topics, self.groups
-        ids = TransactionIds(self.key)
-        self.checking.encoders[ClientDialect.GRPC] = OrphanCommands(store, ids).encode
-        renewals, waiting = Renewals(self.popping, clock), WaitingReceives(self.popping.polls)
-        told, places = self.heartbeats.tell_changed, self.popping.places
-        telemetry = GrpcTelemetry(
-            answering, self.clients, clock, groups, topics, told, renewals, waiting
-        )
-        self.telemetry = telemetry
-        self.grpc_pulling = GrpcPulling(
-            groups, topics, self.queues, self.offsets, places, self.uses, telemetry, self.counts
-        )
-        self.polls.add(self.grpc_pulling.polls)
-        parts = (
-            GrpcSending(
-                answering, store, clock, self.messages, telemetry, ids, self.recall_handles
-            ),
-            GrpcRecalling(answering, self.recalls),
-            GrpcEnding(self.endings, store, ids, self.checking.budget),
-            GrpcRouting(topics, groups, self.uses, place),
-            GrpcReceiving(self.popping, telemetry, renewals),
-            self.grpc_pulling,
-        )
-        return grpc_methods(answering, self.counts.grpc_rpcs, telemetry, parts)
+        return make_grpc(self, place)
+
+    def user_of(self, client_id: str) -> str:
+        """Return the user of a gRPC client that is online; empty if there is none."""
+        return "" if self.telemetry is None else self.telemetry.user_of(client_id)
 
     def forget_silent_clients(self) -> None:
         """Forget clients that were silent for too long, and let go what they hold."""
@@ -361,6 +354,12 @@ class Broker:
         if self.telemetry is not None:
             self.telemetry.close()
 
+    def drop(self, connection: ClientConnection) -> None:
+        """Forget what a closed connection waits for, and its clients."""
+        self.polls.drop(connection)
+        self.awaiting.drop(connection)
+        self.heartbeats.drop(connection)
+
     # Frames and batches.
 
     def handle(self, connection: ClientConnection, frame: RemotingFrame) -> None:
@@ -369,6 +368,8 @@ class Broker:
             self.relaying.answered(connection, frame)
             return
         request = Request(connection, frame, self.counts.rpcs)
+        if self.admission is not None and not self.admission.admit(request):
+            return
         handler = self._handlers.get(frame.code)
         if handler is None:
             request.answer(
@@ -389,8 +390,11 @@ class Broker:
             self.polls.grown([(queue.topic, queue.queue_id) for queue in queues])
 
     def end_polls(self) -> None:
-        """Answer the long polls whose time is up."""
+        """Answer the long polls, and the questions to consumers, whose time is up."""
+        self.pulling.look_at_views(self.store.durable_end)
         self.pulling.polls.give_up()
         self.popping.tick()
+        self.awaiting.tick()
+        self.relaying.give_up()
         if self.grpc_pulling is not None:
             self.grpc_pulling.polls.give_up()

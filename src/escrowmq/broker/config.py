@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from escrowmq.model.bounds import bad_setting, check_bounds, check_choice, check_order
-from escrowmq.model.errors import RequestRefused
 from escrowmq.protocol.message.delay_levels import DELAY_LEVELS, DelayLevels
 from escrowmq.protocol.message.limits import TOPIC_CHARS_MAX
 
@@ -130,7 +129,7 @@ class TlsConfig:
 class AccessConfig:
     """Section ``[access]``."""
 
-    #: `on` checks each request against users and policies; this release refuses to start with it.
+    #: `on` checks each request against users and policies; `off` lets every client do everything.
     mode: AccessMode = "off"
     #: File with the key that seals the secrets of users, 64 hexadecimal digits; only its owner may
     #: read it. If empty, the variable `ESCROWMQ_ACCESS_KEY` has the key.
@@ -138,17 +137,6 @@ class AccessConfig:
 
     def __post_init__(self) -> None:
         check_choice("access", self, "mode", get_args(AccessMode))
-
-    def refuse_unavailable(self) -> None:
-        """Refuse to start a broker that would only look protected."""
-        if self.mode != "off":
-            raise RequestRefused(
-                "access_unavailable",
-                "this release keeps users, but does not check requests yet: set access.mode to off,"
-                " and let only trusted machines reach the broker",
-                key="access.mode",
-                value=self.mode,
-            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,18 +7,20 @@ clients only after the store has recovered.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 
 from escrowmq.broker.access.secret_box import SecretKeeper
+from escrowmq.broker.access.serving import AccessServing
 from escrowmq.broker.broker import Broker
 from escrowmq.broker.checks.look_up_process import LookUpProcess
 from escrowmq.broker.config import (
     OFF,
+    AccessConfig,
     BrokerConfig,
     Identity,
     TlsConfig,
@@ -28,8 +30,9 @@ from escrowmq.broker.config import (
 from escrowmq.broker.grpc.serving import GrpcServing
 from escrowmq.broker.native.status import StartFindings, Vitals
 from escrowmq.broker.net.connection import ClientConnection
-from escrowmq.broker.net.doors import Doors
+from escrowmq.broker.net.doors import Doors, hang_up
 from escrowmq.broker.net.http import HttpConnections
+from escrowmq.broker.net.http_admission import HttpAdmission
 from escrowmq.broker.net.limits import ConnectionLimits
 from escrowmq.broker.net.listening import (
     ACCEPT_TURNS,
@@ -82,6 +85,8 @@ CHECK_S = 0.25
 PROBE_S = 1.0
 #: How often the broker looks for a new certificate.
 TLS_S = 2.0
+#: The longest time for which requests of a user may wait that are not allowed any more.
+ACCESS_S = 0.5
 #: How long peers may take to read the last answers when the broker stops.
 HANG_UP_S = 1.0
 #: Open files that are reserved for the store and for connections beyond the limit.
@@ -109,6 +114,7 @@ class Server:
         look_up_command: Sequence[str] = (),
         tls: TlsConfig | None = None,
         secrets: SecretKeeper | None = None,
+        access: AccessConfig | None = None,
     ) -> None:
         self._data = data
         self._clock = clock
@@ -119,6 +125,7 @@ class Server:
         self._writer_config = writer
         self._limits_config = limits or LimitsConfig()
         self._secrets = secrets or SecretKeeper()
+        self._access = AccessServing(access or AccessConfig(), data, self._secrets, clock)
         self._watch = OperatorServices(
             alerts=alerts or AlertsConfig(),
             backup=backup or BackupConfig(),
@@ -140,10 +147,10 @@ class Server:
         #: None if gRPC is off.
         self._grpc = None if broker.grpc_port == OFF else GrpcServing(broker, openings)
         self._background = PeriodicTasks(lambda: self.broker.clock.now_ms())  # noqa: PLW0108 - not yet
-        pages = HttpConnections(server_pages(self, lambda: self._broker, broker))
-        self._doors = Doors(
-            openings, lambda: ClientConnection(self.limits, self), pages, self._has_room
-        )
+        admission = HttpAdmission(self._access.is_on, lambda: self._access.gate)
+        pages = HttpConnections(server_pages(self, lambda: self._broker, broker), admission)
+        make = partial(ClientConnection, self.limits, self, self._access)
+        self._doors = Doors(openings, make, pages, self._has_room)
         self._lock: DirectoryLock | None = None
         self._meta: Meta | None = None
         self._writer: Writer | None = None
@@ -209,6 +216,7 @@ class Server:
             (CLOCK_S, "look_at_clock", self._look_at_clock),
             (CHECK_S, "check_transactions", self.broker.rounds.tick),
             (TLS_S, "look_at_certificate", self.tls.look),
+            (ACCESS_S, "look_at_users", self._access.sweep),
         ):
             self._background.every(every_s, name, work)
         if self._look_ups is not None:
@@ -264,9 +272,11 @@ class Server:
             vitals=vitals,
             key=await asyncio.to_thread(id_key, self._data),
             secrets=self._secrets,
+            gate=self._access.open_gate(store.catalog),
         )
         meta.clamp_offsets(broker.queues.bounds())
         await clock.start(self._writer)
+        await self._access.mark(self._writer)
         return broker
 
     async def stop(self) -> None:
@@ -291,6 +301,7 @@ class Server:
         if self._writer is not None:
             await self._writer.close()
         await self._hang_up()
+        await self._access.close()
         if self._broker is not None:
             with self._offsets_may_wait():
                 await self._broker.meta_writing.close()
@@ -308,14 +319,7 @@ class Server:
             # Connections that were accepted before the doors closed arrive some turns later.
             self._doors.cut_opening()
             await asyncio.sleep(0)
-        for connection in list(self._connections):
-            connection.flush()
-            connection.close()
-        if self._connections:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._all_gone.wait(), HANG_UP_S)
-        for connection in list(self._connections):
-            connection.cut("stopping")
+        await hang_up(self._connections, self._all_gone, HANG_UP_S)
 
     def _connection_count(self) -> int:
         grpc = 0 if self._grpc is None else self._grpc.connections
@@ -343,17 +347,12 @@ class Server:
         self._connections.discard(connection)
         if self._all_gone is not None and not self._connections:
             self._all_gone.set()
-        self.broker.polls.drop(connection)
-        self.broker.awaiting.drop(connection)
-        self.broker.heartbeats.drop(connection)
+        self.broker.drop(connection)
 
     # Periodic work.
 
     async def _end_pulls(self) -> None:
-        self.broker.pulling.look_at_views(self.broker.store.durable_end)
         self.broker.end_polls()
-        self.broker.awaiting.tick()
-        self.broker.relaying.give_up()
 
     async def _retain(self) -> None:
         """Delete old messages."""

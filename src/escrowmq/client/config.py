@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import Any, TypeVar
 
+from escrowmq.model.credentials import Credentials
 from escrowmq.model.errors import RequestRefused
 from escrowmq.model.tls import Tls
 
@@ -37,6 +38,9 @@ class ProducerConfig:
     clean_ledger_every_s: float = 600.0
     #: TLS to the brokers; None means what the environment asks for (ESCROWMQ_TLS_CA and others).
     tls: Tls | None = None
+    #: The user that signs the requests; None means what the environment has
+    #: (ESCROWMQ_ACCESS_KEY_ID and ESCROWMQ_SECRET, or ESCROWMQ_CREDENTIALS_FILE).
+    credentials: Credentials | None = None
 
     def __post_init__(self) -> None:
         bounds = {
@@ -72,6 +76,9 @@ class ConsumerConfig:
     stop_s: float = 30.0
     #: TLS to the brokers; None means what the environment asks for (ESCROWMQ_TLS_CA and others).
     tls: Tls | None = None
+    #: The user that signs the requests; None means what the environment has
+    #: (ESCROWMQ_ACCESS_KEY_ID and ESCROWMQ_SECRET, or ESCROWMQ_CREDENTIALS_FILE).
+    credentials: Credentials | None = None
 
     def __post_init__(self) -> None:
         bounds: dict[str, tuple[float, float]] = {
@@ -114,11 +121,13 @@ def with_settings(
 def _check(
     config: ProducerConfig | ConsumerConfig, owner: str, bounds: Mapping[str, tuple[float, float]]
 ) -> None:
-    """Refuse a ``tls`` of another type, and numbers that are not within their bounds."""
+    """Refuse ``tls`` or ``credentials`` of another type, and numbers beyond their bounds."""
     # A user may pass any value.
-    tls: object = config.tls
-    if tls is not None and not isinstance(tls, Tls):
-        raise RequestRefused("bad_config", "must be escrowmq.Tls(…) or None", key=f"{owner}.tls")
+    for name, kind in (("tls", Tls), ("credentials", Credentials)):
+        given = getattr(config, name)
+        if given is not None and not isinstance(given, kind):
+            must = f"must be escrowmq.{kind.__name__}(…) or None"
+            raise RequestRefused("bad_config", must, key=f"{owner}.{name}")
     for name, (low, high) in bounds.items():
         value = getattr(config, name)
         try:

@@ -30,6 +30,7 @@ class HeldConnection:
 
     def __init__(self) -> None:
         self.port = next(_ports)
+        self.caller = None
 
     def close_soon(self) -> None:
         """Take no notice: no call of a test stays open."""

@@ -328,10 +328,6 @@ async def test_rows_of_another_shape_are_refused(tmp_path: Path) -> None:
         assert not isinstance(error, ProtocolViolation)
 
 
-def test_a_broker_that_would_only_look_protected_does_not_start() -> None:
-    AccessConfig().refuse_unavailable()
-    with pytest.raises(RequestRefused, match="does not check requests yet") as error:
-        AccessConfig(mode="on").refuse_unavailable()
-    assert error.value.code == "access_unavailable"
+def test_a_mode_of_access_control_is_on_or_off() -> None:
     with pytest.raises(RequestRefused, match="must be off or on"):
         AccessConfig(mode="maybe")  # type: ignore[arg-type]

@@ -153,6 +153,7 @@ async def serving(
         "tls": TlsConfig(),
     }
     ledgers, secrets = changes.pop("ledgers", None), changes.pop("secrets", None)
+    access = changes.pop("access", None)
     for name, fields in changes.items():
         sections[name] = replace(sections[name], **fields)
     server = Server(
@@ -163,6 +164,7 @@ async def serving(
         ledgers=ledgers,
         look_up_command=LOOK_UP_COMMAND,
         secrets=secrets,
+        access=access,
     )
     await server.start()
     try:

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from escrowmq.model.errors import RequestRefused, StoreCorrupt, StoreUnusable
-from escrowmq.model.private_file import read_private
-from escrowmq.model.secret import Secret
+from escrowmq.model.secret import Secret, read_private
 from escrowmq.model.users import SealedSecret
 
 if TYPE_CHECKING:

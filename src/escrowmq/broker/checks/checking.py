@@ -17,9 +17,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from escrowmq.broker.checks.budget import CheckBudget
+from escrowmq.broker.checks.check_frames import CheckFrames
 from escrowmq.broker.net.requests import Request, handles
 from escrowmq.broker.state.client_links import ClientDialect
 from escrowmq.broker.write.bulk import Bulk, Ends
@@ -28,13 +29,10 @@ from escrowmq.model.errors import RequestRefused, Unavailable
 from escrowmq.model.event_log import event_log
 from escrowmq.model.resolution import Resolution
 from escrowmq.model.verdict_outcome import VerdictOutcome
-from escrowmq.protocol.message.ids import offset_message_id, parse_offset_message_id
-from escrowmq.protocol.message.message_views import HALF_TOPIC, back_check_view, born_host
-from escrowmq.protocol.message.properties import TRANSACTION_ID, UNIQ_KEY, find_property
-from escrowmq.protocol.message.stored_message import skim
+from escrowmq.protocol.message.ids import parse_offset_message_id
+from escrowmq.protocol.message.message_views import born_host
 from escrowmq.protocol.remoting.codes import RequestCode, ResponseCode
-from escrowmq.protocol.remoting.frames import encode_request
-from escrowmq.protocol.remoting.send_headers import CheckTransactionHeader, ResumeCheckHeader
+from escrowmq.protocol.remoting.send_headers import ResumeCheckHeader
 from escrowmq.transaction.commands import (
     CheckSent,
     Decision,
@@ -49,13 +47,12 @@ from escrowmq.transaction.states import RESOLVES, State
 
 if TYPE_CHECKING:
     from escrowmq.broker.checks.contradictions import Contradictions
-    from escrowmq.broker.config import Identity
     from escrowmq.broker.net.answering import Answering
     from escrowmq.broker.state.client_links import ClientLink
     from escrowmq.broker.state.clients import Client, Clients
-    from escrowmq.broker.write.store_time import StoreClock
     from escrowmq.broker.write.writer import Writer
     from escrowmq.store.store import Store
+    from escrowmq.transaction.records import NamedOrigin
     from escrowmq.transaction.table import Half
 
 log = event_log(__name__)
@@ -90,58 +87,6 @@ class _Ask:
     tries: int = 0
 
 
-CHECK_EPOCHS_MAX = 16
-"""A back-check names at most this many epochs, the newest, so that it stays small. Fewer epochs
-make the producer's answer more careful, never wrong."""
-
-
-@dataclass(frozen=True, slots=True)
-class CheckFrames:
-    """Encodes back-checks for remoting clients."""
-
-    store: Store
-    clock: StoreClock
-    identity: Identity
-    next_opaque: Callable[[], int]
-
-    def encode(self, half: Half, record: bytes, group: str, *, is_binary: bool) -> bytes:
-        """Encode a back-check of the half message that has this record."""
-        _, _, _, _, _, properties = skim(record)
-        stated = find_property(properties, TRANSACTION_ID.encode())
-        transaction_id = stated.decode() if stated else self.store.table.identity(half)[0]
-        unique_key = find_property(properties, UNIQ_KEY.encode())
-        header = CheckTransactionHeader(
-            topic=HALF_TOPIC,
-            half_offset=half.half_offset,
-            log_offset=half.log_offset,
-            unique_key=unique_key.decode() if unique_key else transaction_id,
-            transaction_id=transaction_id,
-            offset_message_id=offset_message_id(self.identity.store_host, half.log_offset),
-            broker_name=self.identity.name,
-            **self._sight(half),
-        )
-        return encode_request(
-            RequestCode.CHECK_TRANSACTION_STATE,
-            self.next_opaque(),
-            header=header,
-            body=back_check_view(record, group, half.checks_sent + 1),
-            is_one_way=True,
-            is_binary=is_binary,
-        )
-
-    def _sight(self, half: Half) -> dict[str, Any]:
-        """Return what the producer must know before it may fence the transaction in its ledger."""
-        store = self.store
-        if not store.core.names.origins[half.origin].ledger:
-            return {}
-        return {
-            "lineage": store.core.lineage.newest(CHECK_EPOCHS_MAX).encode(),
-            "log_end": store.durable_end,
-            "half_end": store.durable_rows,
-            "now_ms": self.clock.now_ms(),
-        }
-
-
 @dataclass(eq=False)
 class Checking:
     """Carries out verdicts, and handles RESUME_CHECK_HALF_MESSAGE."""
@@ -153,6 +98,9 @@ class Checking:
     answering: Answering
     frames: CheckFrames
     budget: CheckBudget
+    #: Whether a client may see and decide half messages from this origin; None without access
+    #: control.
+    may_answer: Callable[[ClientLink, NamedOrigin], bool] | None = None
     #: By the producer's dialect: encodes a half message's back-check, from its record and group.
     encoders: dict[ClientDialect, Callable[[Half, bytes, str], bytes]] = field(init=False)
     #: Back-checks sent since the broker started.
@@ -300,8 +248,9 @@ class Checking:
             # The transaction was decided, parked or resumed while the back-check was in line.
             self._end(ask, VerdictOutcome.STALE)
             return 0
-        group = core.names.origins[half.origin].group
-        if not self.online(group):
+        origin = core.names.origins[half.origin]
+        group = origin.group
+        if not self._is_answerable(origin):
             self._end(ask, VerdictOutcome.NO_PRODUCER)
             return 0
         record = self.store.reading.record_of(half)
@@ -309,7 +258,14 @@ class Checking:
             ask.producers = self.clients.askable(group, born_host(record))
         producer = None
         if ask.tries < TRIES_MAX:
-            producer = next((one for one in ask.producers if one.connection.has_room), None)
+            producer = next(
+                (
+                    one
+                    for one in ask.producers
+                    if one.connection.has_room and self._may_ask(one.connection, origin)
+                ),
+                None,
+            )
         if producer is None:
             self._end(ask, VerdictOutcome.BUSY)
             return 0
@@ -317,6 +273,16 @@ class Checking:
         data = self.encoders[producer.dialect](half, record, group)
         producer.connection.send_and_tell(data, partial(self._sent, ask, producer))
         return len(data)
+
+    def _may_ask(self, link: ClientLink, origin: NamedOrigin) -> bool:
+        return self.may_answer is None or self.may_answer(link, origin)
+
+    def _is_answerable(self, origin: NamedOrigin) -> bool:
+        """Whether a producer is online that may be asked."""
+        if self.may_answer is None:
+            return self.online(origin.group) > 0
+        producers = self.clients.producers(origin.group)
+        return any(self._may_ask(one.connection, origin) for one in producers)
 
     def _sent(self, ask: _Ask, producer: Client[ClientLink], *, is_taken: bool) -> None:
         if is_taken:
@@ -373,7 +339,7 @@ class Checking:
                 "no half message is stored there",
                 message_id=header.offset_message_id,
             )
-        by = request.connection.client_id or request.connection.address
+        by = request.by
         self.answering.submit(
             request,
             Resume(half_offset=row, by=by),

@@ -54,7 +54,7 @@ class GrpcEnding:
         command = End(
             half_offset=place.half_offset,
             resolution=resolution_among(_RESOLUTIONS, asked.resolution),
-            by=request.client_id,
+            by=request.by,
             # The producer group of a gRPC client is its topic.
             group=topic,
             log_offset=place.log_offset,

@@ -8,18 +8,12 @@ from __future__ import annotations
 from escrowmq.broker.state.groups import check_name
 from escrowmq.model.topic_names import OWN_PREFIXES
 from escrowmq.protocol.grpc.messages import Duration, Resource, Timestamp
+from escrowmq.protocol.grpc.resource_names import SEPARATOR, name_of
 from escrowmq.protocol.message.limits import validate_topic
 
-_SEPARATOR = "%"
 _NANOS_PER_MS = 1_000_000
 #: The longest duration that is not cut: more than 300 years.
 _SECONDS_MAX = 10**10
-
-
-def name_of(resource: Resource) -> str:
-    """Return the broker's name of a topic or group."""
-    space = resource.resource_namespace
-    return f"{space}{_SEPARATOR}{resource.name}" if space else resource.name
 
 
 def topic_of(resource: Resource) -> str:
@@ -38,9 +32,9 @@ def group_of(resource: Resource) -> str:
 
 def resource_of(name: str) -> Resource:
     """Return a topic or group as clients name it."""
-    if _SEPARATOR not in name or name.startswith(OWN_PREFIXES):
+    if SEPARATOR not in name or name.startswith(OWN_PREFIXES):
         return Resource(name=name)
-    space, _, own = name.partition(_SEPARATOR)
+    space, _, own = name.partition(SEPARATOR)
     return Resource(resource_namespace=space, name=own)
 
 

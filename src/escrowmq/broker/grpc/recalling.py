@@ -27,7 +27,7 @@ class GrpcRecalling:
     def recall(self, request: GrpcRequest, asked: RecallMessageRequest) -> None:
         """Take a delayed message back; the answer leaves once that is durable."""
         topic = topic_of(asked.topic)
-        command, message_id = self.recalls.command(topic, asked.recall_handle, request.client_id)
+        command, message_id = self.recalls.command(topic, asked.recall_handle, request.by)
 
         def recalled(_decision: Decision) -> None:
             request.answer(RecallMessageResponse(status=ok(), message_id=message_id))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 from google.protobuf.message import DecodeError
 
 from escrowmq.broker.grpc.codes import OK, status_of
-from escrowmq.broker.net.connection import pack_peer
+from escrowmq.broker.net.peers import pack_peer
 from escrowmq.broker.state.counting import LONG_POLL, Rpcs
 from escrowmq.model.errors import EscrowError, ProtocolViolation, RequestRefused
 from escrowmq.model.event_log import event_log
@@ -76,6 +76,17 @@ class GrpcRequest:
     def source(self) -> GrpcConnection:
         """The sender; the writer shares its batches fairly among senders."""
         return self.call.connection
+
+    @property
+    def user(self) -> str:
+        """The name of its user; empty without access control."""
+        caller = self.call.connection.caller
+        return "" if caller is None else caller.name
+
+    @property
+    def by(self) -> str:
+        """The name that records of decisions have: its user's, or else what the client says."""
+        return self.user or self.client_id
 
     @property
     def born_host(self) -> bytes:
@@ -162,6 +173,8 @@ class ServedMethod:
     rpcs: Rpcs
     method: GrpcMethod
     handler: Handler
+    #: Checks what a message needs; None without access control.
+    check: Callable[[GrpcRequest, str, GrpcMessage], None] | None = None
 
     def serve(self, call: GrpcCall, data: bytes) -> GrpcRequest | None:
         """Read and handle a call's request; return it if it must hear of the call's end."""
@@ -175,8 +188,14 @@ class ServedMethod:
         except DecodeError:
             request.decline(ProtocolViolation("request_malformed", "not a message of this method"))
         else:
-            self.answering.attempt(request, partial(self.handler, request, read))
+            handler = self.handler if self.check is None else self._checked
+            self.answering.attempt(request, partial(handler, request, read))
         return request if method.is_streamed else None
+
+    def _checked(self, request: GrpcRequest, read: GrpcMessage) -> None:
+        assert self.check is not None
+        self.check(request, self.method.name, read)
+        self.handler(request, read)
 
 
 def client_id_of(call: GrpcCall) -> str:

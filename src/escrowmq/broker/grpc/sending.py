@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 from escrowmq.broker.grpc.codes import common_status, ok, status_of
-from escrowmq.broker.grpc.names import name_of
 from escrowmq.broker.grpc.requests import GrpcRequest, serves
 from escrowmq.broker.grpc.sent_messages import ReadMessage, read_message
 from escrowmq.broker.net.answering import reply_of
@@ -24,6 +23,7 @@ from escrowmq.protocol.grpc.messages import (
     SendMessageResponse,
     SendResultEntry,
 )
+from escrowmq.protocol.grpc.resource_names import name_of
 from escrowmq.protocol.message.limits import validate_topic
 from escrowmq.transaction.commands import Append, Appended, Decision, HoldReply, Prepare
 
@@ -137,6 +137,7 @@ class GrpcSending:
             group=topic,
             transaction_id=made.unique_key,
             messages=(made,),
+            user=request.user,
             check_after_ms=read.facts.check_after_ms,
         )
 

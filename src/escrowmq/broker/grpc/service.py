@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from escrowmq.broker.grpc.admitting import check_methods
 from escrowmq.broker.grpc.requests import GrpcMethod, GrpcRequest, ServedMethod, served_by
 from escrowmq.broker.net.grpc_call import GrpcMethods, Unary
 from escrowmq.model.errors import RequestRefused
@@ -13,6 +14,7 @@ from escrowmq.protocol.grpc.definitions import path_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from escrowmq.broker.grpc.admitting import GrpcAdmission
     from escrowmq.broker.grpc.requests import Handler
     from escrowmq.broker.grpc.telemetry import GrpcTelemetry
     from escrowmq.broker.net.answering import Answering
@@ -41,21 +43,31 @@ STREAMED = ("ReceiveMessage", "PullMessage")
 
 
 def grpc_methods(
-    answering: Answering, rpcs: Rpcs, telemetry: GrpcTelemetry, parts: Iterable[object]
+    answering: Answering,
+    rpcs: Rpcs,
+    telemetry: GrpcTelemetry,
+    parts: Iterable[object],
+    admission: GrpcAdmission | None = None,
 ) -> GrpcMethods:
     """Return the methods that a door serves, by path."""
+    check_methods((*METHODS, "Telemetry"))
     handlers: dict[str, Handler] = {}
     for part in (telemetry, *parts):
         handlers.update(served_by(part))
     rpcs.names = dict(enumerate(METHODS, 1))
     rpcs.codes = rpcs.names
+    check = None if admission is None else admission.check
     unary: Mapping[bytes, Unary] = {
         path_of(name): ServedMethod(
-            answering, rpcs, _method(name, number), handlers.get(name, _refuse)
+            answering, rpcs, _method(name, number), handlers.get(name, _refuse), check
         ).serve
         for number, name in enumerate(METHODS, 1)
     }
-    return GrpcMethods(unary=unary, streams={path_of("Telemetry"): telemetry.open})
+    return GrpcMethods(
+        unary=unary,
+        streams={path_of("Telemetry"): telemetry.open},
+        admit=None if admission is None else admission.admit,
+    )
 
 
 def _method(name: str, number: int) -> GrpcMethod:

@@ -75,6 +75,8 @@ class GrpcTelemetry:
     #: Holds the messages of consumers that are online.
     renewals: Renewals
     waiting: WaitingReceives
+    #: Checks what settings need; None without access control.
+    check: Callable[[TelemetryStream, Settings], None] | None = None
     #: By client id.
     sessions: dict[str, GrpcSession] = field(default_factory=dict, init=False)
 
@@ -88,6 +90,8 @@ class GrpcTelemetry:
         self.answering.attempt(stream, partial(self._take_settings, stream, settings))
 
     def _take_settings(self, stream: TelemetryStream, settings: Settings) -> None:
+        if self.check is not None:
+            self.check(stream, settings)
         facts = read_settings(settings)
         group = self._group_of(facts)
         if not stream.is_open:
@@ -151,6 +155,12 @@ class GrpcTelemetry:
         """End all streams: clients connect again once the broker is back."""
         for session in list(self.sessions.values()):
             session.stream.call.end()
+
+    def user_of(self, client_id: str) -> str:
+        """Return the user of a client with a stream; empty if there is none."""
+        session = self.sessions.get(client_id)
+        caller = None if session is None else session.stream.caller
+        return "" if caller is None else caller.name
 
     def listener(self, client_id: str) -> OffsetsTold:
         """Return what remembers the offsets that the broker tells this client."""

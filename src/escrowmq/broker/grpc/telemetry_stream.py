@@ -14,9 +14,11 @@ from escrowmq.model.errors import EscrowError, ProtocolViolation, RequestRefused
 from escrowmq.model.event_log import event_log
 from escrowmq.protocol.grpc.enums import GrpcCode
 from escrowmq.protocol.grpc.messages import Settings, TelemetryCommand
+from escrowmq.protocol.http2.grpc_messages import GrpcStatus
 from escrowmq.protocol.message.ids import format_address
 
 if TYPE_CHECKING:
+    from escrowmq.broker.access.known_users import KnownUser
     from escrowmq.broker.net.grpc_call import GrpcCall
     from escrowmq.broker.net.grpc_connection import GrpcConnection
     from escrowmq.broker.state.client_links import Taken
@@ -27,8 +29,13 @@ UNSENT_BYTES_MAX = 1024 * 1024
 """Bytes that a client may leave unread before it gets no more back-checks."""
 #: gRPC's own status codes, with which a failed telemetry stream ends.
 INVALID_ARGUMENT = 3
-RESOURCE_EXHAUSTED = 8
 INTERNAL = 13
+
+_STATUSES = {
+    GrpcCode.TOO_MANY_REQUESTS: GrpcStatus.RESOURCE_EXHAUSTED,
+    GrpcCode.FORBIDDEN: GrpcStatus.PERMISSION_DENIED,
+    GrpcCode.UNAUTHORIZED: GrpcStatus.UNAUTHENTICATED,
+}
 
 OnSettings = Callable[["TelemetryStream", Settings], None]
 Gone = Callable[["TelemetryStream"], None]
@@ -79,6 +86,11 @@ class TelemetryStream:
     def address(self) -> str:
         """The client's address."""
         return format_address(self.call.peer_host, self.call.peer_port)
+
+    @property
+    def caller(self) -> KnownUser | None:
+        """The user of the client's connection; None without access control."""
+        return self.call.connection.caller
 
     @property
     def is_open(self) -> bool:
@@ -132,5 +144,4 @@ class TelemetryStream:
             log.error("request_failed", extra={"method": "Telemetry"}, exc_info=error)
             self.call.end(INTERNAL, "the broker failed; its log says why")
             return
-        is_busy = code_of(error) is GrpcCode.TOO_MANY_REQUESTS
-        self.call.end(RESOURCE_EXHAUSTED if is_busy else INVALID_ARGUMENT, str(error))
+        self.call.end(_STATUSES.get(code_of(error), INVALID_ARGUMENT), str(error))

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
@@ -31,6 +31,9 @@ from escrowmq.protocol.native.row_forms import (
 from escrowmq.protocol.remoting.frames import FRAME_BYTES_MAX
 from escrowmq.protocol.remoting.headers import read_header
 
+if TYPE_CHECKING:
+    from escrowmq.broker.net.admitting import RemotingAdmission
+
 ANSWER_BYTES_MAX = FRAME_BYTES_MAX - 64 * 1024
 """Most bytes of rows in one answer; with its header it is still a frame that any client accepts."""
 
@@ -51,12 +54,15 @@ KeyT = TypeVar("KeyT")
 class Call(Generic[HeaderT]):
     """One native request, with its decoded header."""
 
-    __slots__ = ("_calls", "header", "request", "spec")
+    __slots__ = ("_calls", "_columns", "_rows", "header", "request", "spec")
 
     def __init__(self, calls: CallHandling, request: Request, spec: NativeRequest) -> None:
         self._calls = calls
         self.request = request
         self.spec = spec
+        #: The decoded rows, which access control and the handler share.
+        self._rows: list[Any] | None = None
+        self._columns: BodyColumns | None = None
         self.header: HeaderT = read_header(spec.header, request.frame.ext)  # type: ignore[assignment]  # the table's
         if self.header.version != spec.version:
             raise RequestRefused(
@@ -64,27 +70,36 @@ class Call(Generic[HeaderT]):
                 f"the version is {spec.version}",
                 version=self.header.version,
             )
+        if request.caller is not None and hasattr(self.header, "by"):
+            # The log records who signed a request, not who it says that it is.
+            self.header = msgspec.structs.replace(self.header, by=request.user)
 
     @property
     def by(self) -> str:
-        """The peer's name, for the record."""
-        return self.request.connection.peer
+        """The user's or the peer's name, for the record."""
+        return self.request.by
 
     def rows(self, kind: type[RowT]) -> list[RowT]:
         """Decode the rows of the request."""
         spec = self.spec
         assert kind is spec.rows
-        return decode_rows(
-            self.header.form, kind, spec.version, self.request.frame.body, rows_max=spec.rows_max
-        )
+        if self._rows is None:
+            body = self.request.frame.body
+            self._rows = decode_rows(
+                self.header.form, kind, spec.version, body, rows_max=spec.rows_max
+            )
+        return self._rows
 
     def columns(self, kind: type[RowT]) -> BodyColumns:
         """Decode the rows as columns, for thousands of rows."""
         spec = self.spec
         assert kind is spec.rows
-        return decode_columns(
-            self.header.form, kind, spec.version, self.request.frame.body, rows_max=spec.rows_max
-        )
+        if self._columns is None:
+            body = self.request.frame.body
+            self._columns = decode_columns(
+                self.header.form, kind, spec.version, body, rows_max=spec.rows_max
+            )
+        return self._columns
 
     def limit(self, rows_max: int = ROWS_ANY) -> int:
         """Return how many rows the answer may have."""
@@ -196,6 +211,8 @@ class CallHandling:
 
     clock: StoreClock
     answering: Answering
+    #: Checks what a call needs; None without access control.
+    admission: RemotingAdmission | None = None
 
     def handlers_of(self, part: object) -> Handlers:
         """Return a part's handlers, which take calls, as handlers that take requests."""
@@ -213,7 +230,7 @@ class CallHandling:
     def _handle(self, handler: CallHandler, request: Request) -> None:
         call: Call[Any] = Call(self, request, NATIVE_REQUESTS[request.frame.code])
         if is_loaded(call.header.form):
-            handler(call)
+            self._checked(handler, call)
             return
         # The first request in Arrow's form: import it in a thread, so that other clients go on.
         connection = request.connection
@@ -222,12 +239,17 @@ class CallHandling:
         def loaded(loading: asyncio.Future[None]) -> None:
             def run() -> None:
                 loading.result()
-                handler(call)
+                self._checked(handler, call)
 
             connection.answered()
             self.answering.attempt(request, run)
 
         asyncio.get_running_loop().run_in_executor(None, load_arrow).add_done_callback(loaded)
+
+    def _checked(self, handler: CallHandler, call: Call[Any]) -> None:
+        if self.admission is not None:
+            self.admission.check(call)
+        handler(call)
 
 
 # Cursors.

@@ -91,6 +91,7 @@ class NativeWriting:
                 bulk=True,
                 ledger=header.ledger,
                 allowed_ms=header.allowed_ms,
+                user=call.request.user,
                 check_after_ms=header.check_after_ms,
                 columns=columns,
             )
@@ -228,6 +229,7 @@ class NativeWriting:
             bulk=bulk,
             ledger=header.ledger,
             allowed_ms=header.allowed_ms,
+            user=call.request.user,
             check_after_ms=max(chosen_ms, default=header.check_after_ms),
         )
 

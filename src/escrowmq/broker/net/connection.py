@@ -14,17 +14,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from ipaddress import ip_address
 from itertools import chain
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
-from escrowmq.broker.net.limits import TURN_S, ConnectionLimits
+from escrowmq.broker.net.limits import TURN_S, ConnectionLimits, UnknownLimits
+from escrowmq.broker.net.peers import pack_peer
 from escrowmq.broker.net.taking import Taking
 from escrowmq.broker.net.tls import certificate_names
 from escrowmq.broker.state.client_links import Taken
 from escrowmq.model.errors import ProtocolViolation
 from escrowmq.protocol.message.ids import format_address, pack_host
 from escrowmq.protocol.remoting.frames import FrameSplitter, RemotingFrame
+
+if TYPE_CHECKING:
+    from escrowmq.broker.access.known_users import KnownUser
+    from escrowmq.broker.access.serving import AccessServing
 
 UNKNOWN_PEER = pack_host("0.0.0.0", 0)  # noqa: S104 - it stands for an unknown address
 #: Answers above this size go to the socket at once.
@@ -50,13 +54,26 @@ class Owner(Protocol):
 class ClientConnection(asyncio.Protocol):
     """Connection of a RocketMQ client, our SDK or a tool; its peer may also send garbage."""
 
-    def __init__(self, limits: ConnectionLimits, owner: Owner) -> None:
+    def __init__(
+        self, limits: ConnectionLimits, owner: Owner, access: AccessServing | None = None
+    ) -> None:
         self._limits = limits
+        #: None without access control.
+        self._gate = gate = None if access is None else access.gate
+        #: Cuts the connection if it gets no user.
+        self._timer: asyncio.TimerHandle | None = None
+        #: The user that it belongs to, and how many of its requests had none.
+        self.caller: KnownUser | None = None
+        self.refusals = 0
+        self.peer_host = ""
         self._unanswered_max = limits.config.unanswered_max
         self._owner = owner
         #: Offsets that the broker told this peer, by topic, queue and incarnation of the topic.
         self.told: dict[tuple[str, int, int], int] = {}
-        self._splitter = FrameSplitter(frame_bytes_max=limits.config.frame_bytes_max)
+        bytes_max = limits.config.frame_bytes_max
+        self._splitter = FrameSplitter(
+            frame_bytes_max=bytes_max if gate is None else min(bytes_max, UnknownLimits.BYTES_MAX)
+        )
         #: None before the connection is made, and once it is closed or cut.
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
@@ -114,6 +131,10 @@ class ClientConnection(asyncio.Protocol):
         if host:
             self.born_host = pack_peer(host, port)
             self.address = format_address(host, port)
+            self.peer_host = host
+        if self._gate is not None:
+            self._timer = self._loop.call_later(UnknownLimits.S_MAX, self.cut, "not_authenticated")
+            self._gate.opened(self)
         # With this limit asyncio reports both the first unread byte and the last one that is read.
         transport.set_write_buffer_limits(high=0)
         if not self._owner.opened(self):
@@ -197,7 +218,18 @@ class ClientConnection(asyncio.Protocol):
         self._owner.closed(self)
         self._taking.give_up()
 
+    def admitted(self) -> None:
+        """Note that the connection has a user: its usual limits count from now on."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+            self._splitter.allow(self._limits.config.frame_bytes_max)
+
     def _forget(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._gate is not None:
+            self._gate.closed(self)
         self._transport = None
         self._must_wait = True
         self._out.clear()
@@ -361,10 +393,3 @@ class ClientConnection(asyncio.Protocol):
             else:
                 self._limits.counts["silent_closed"] += 1
                 self.close()
-
-
-def pack_peer(host: str, port: int) -> bytes:
-    """Pack the address of a peer as stored messages hold it."""
-    ip = ip_address(host.partition("%")[0])
-    mapped = getattr(ip, "ipv4_mapped", None)
-    return pack_host(str(mapped or ip), port)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING
 
 from escrowmq.broker.net import http, tls
@@ -14,10 +15,25 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Iterable
 
+    from escrowmq.broker.net.connection import ClientConnection
     from escrowmq.broker.net.http import HttpConnections
     from escrowmq.broker.net.opening import Openings
 
 BACKLOG = 4_096
+
+
+async def hang_up(
+    connections: set[ClientConnection], all_gone: asyncio.Event, s_max: float
+) -> None:
+    """Close these connections after their last answers; cut peers that do not read these."""
+    for connection in list(connections):
+        connection.flush()
+        connection.close()
+    if connections:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(all_gone.wait(), s_max)
+    for connection in list(connections):
+        connection.cut("stopping")
 
 
 class Doors:

@@ -79,6 +79,7 @@ class GrpcCall:
         "held_bytes",
         "is_half_closed",
         "is_open",
+        "is_refused",
         "local_host",
         "message",
         "on_request",
@@ -126,6 +127,8 @@ class GrpcCall:
         self.counted_bytes = 0
         #: Answer for a client that does not speak gRPC.
         self.refusal: tuple[bytes, bytes] | None = None
+        #: Whether the gate refused it; the answer may come later.
+        self.is_refused = False
         #: The tick at which ``Deadlines`` expires the call; 0 if it does not watch the call.
         self.tick = 0
         self.on_request: Unary | None = None
@@ -327,3 +330,5 @@ class GrpcMethods:
 
     unary: Mapping[bytes, Unary]
     streams: Mapping[bytes, Stream]
+    #: Finds the user of a call, or refuses the call and returns False; None without access control.
+    admit: Callable[[GrpcCall], bool] | None = None

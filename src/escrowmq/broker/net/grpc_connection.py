@@ -12,7 +12,7 @@ import asyncio
 from typing import TYPE_CHECKING, cast
 
 from escrowmq.broker.net.grpc_streams import GrpcStreams
-from escrowmq.broker.net.limits import TURN_S
+from escrowmq.broker.net.limits import TURN_S, UnknownLimits
 from escrowmq.broker.net.tls import certificate_names
 from escrowmq.protocol.http2.frames import (
     PREFACE,
@@ -29,6 +29,10 @@ from escrowmq.protocol.http2.request_heads import RequestHead
 from escrowmq.protocol.http2.violations import Http2Error, Http2Violation, violation
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from escrowmq.broker.access.known_users import KnownUser
+    from escrowmq.broker.grpc.admitting import SeenHeader
     from escrowmq.broker.net.grpc_door import GrpcDoor
     from escrowmq.broker.net.limits import Late
 
@@ -65,6 +69,10 @@ class GrpcConnection(asyncio.Protocol):
         self._unsent_bytes, self._taken_at = 0, now
         self._opened_at = self.heard_at = now
         self.turns = door.shared.turns
+        self.time = self._loop.time
+        #: The user that the connection belongs to, and the last header that was checked on it.
+        self.caller: KnownUser | None = None
+        self.seen_header: SeenHeader | None = None
         #: Answers that go on when the peer has read enough.
         self._resting: list[Late] = []
 
@@ -288,6 +296,10 @@ class GrpcConnection(asyncio.Protocol):
             self._forget()
             transport.abort()
 
+    def later(self, delay_s: float, work: Callable[..., None], *arguments: object) -> None:
+        """Do something after a delay, in one write."""
+        self._loop.call_later(delay_s, work, *arguments)
+
     def close_soon(self) -> None:
         """Take no more calls; close the connection when the open ones have ended."""
         if self._is_draining or self.is_closing:
@@ -325,6 +337,13 @@ class GrpcConnection(asyncio.Protocol):
         if self._transport is None or self.is_closing:
             return
         limits = self._door.limits
+        if (
+            self._door.methods.admit is not None
+            and self.caller is None
+            and now - self._opened_at > UnknownLimits.S_MAX
+        ):
+            self.cut("not_authenticated")
+            return
         silent_ms = (now - self.heard_at) * 1_000
         if not self._has_preface and (now - self._opened_at) * 1_000 > limits.opening_ms_max:
             self.cut("preface_late")

@@ -45,6 +45,9 @@ class GrpcRequests:
                 return
             call.deadline = now + timeout_s
             self._deadlines.add(call)
+        admit = self._methods.admit
+        if admit is not None and not admit(call):
+            return
         call.on_request = self._methods.unary.get(call.path)
         if call.on_request is None:
             stream = self._methods.streams.get(call.path)
@@ -55,7 +58,7 @@ class GrpcRequests:
 
     def feed(self, call: GrpcCall, payload: bytes) -> None:
         """Take data of a request that is not one message in one frame."""
-        if not call.is_open or call.refusal is not None:
+        if not call.is_open or call.refusal is not None or call.is_refused:
             return
         reader = call.reader
         if reader is None:
@@ -85,6 +88,8 @@ class GrpcRequests:
             self._streams.reject(call.stream_id, Http2Error.PROTOCOL_ERROR)
         elif call.refusal is not None:
             call.answer_http(*call.refusal)
+        elif call.is_refused:
+            return
         elif call.reader is not None and call.reader.held_bytes:
             call.end(GrpcStatus.INTERNAL, "the last message is incomplete")
         elif call.on_request is None:

@@ -10,11 +10,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
+from escrowmq.broker.net.http_admission import HttpLink, check_pages
+from escrowmq.broker.net.tls import certificate_names
 from escrowmq.model.event_log import event_log
+
+if TYPE_CHECKING:
+    from escrowmq.broker.net.http_admission import HttpAdmission, HttpRefusal
 
 log = event_log(__name__)
 
@@ -62,8 +67,11 @@ def json(value: object) -> PageContent:
 class HttpConnections:
     """Creates a protocol for each connection, and tracks open connections."""
 
-    def __init__(self, pages: Pages) -> None:
+    def __init__(self, pages: Pages, admission: HttpAdmission | None = None) -> None:
+        check_pages(pages)
         self.pages = pages
+        #: None if every page is open.
+        self.admission = admission
         self.open: set[HttpConnection] = set()
 
     def __call__(self) -> HttpConnection:
@@ -111,6 +119,13 @@ class HttpConnection(asyncio.Protocol):
             self._respond(head)
 
     def _respond(self, head: bytes) -> None:
+        refusal = self._refusal(head)
+        if refusal is not None:
+            # Ignore further bytes from the peer.
+            self._is_answered = True
+            answered = text(refusal.text, refusal.status)
+            asyncio.get_running_loop().call_later(refusal.delay_s, self._answer, answered)
+            return
         method, answer = respond(head, self._owner.pages)
         is_head = method == "HEAD"
         if isinstance(answer, PageContent):
@@ -120,6 +135,20 @@ class HttpConnection(asyncio.Protocol):
         self._is_answered = True
         page = head.split(b" ")[1].partition(b"?")[0].decode("latin-1")
         self._making = asyncio.ensure_future(self._answer_later(page, answer, is_head=is_head))
+
+    def _refusal(self, head: bytes) -> HttpRefusal | None:
+        """Return why the page is refused to this client; None if it is not."""
+        admission, transport = self._owner.admission, self._transport
+        path = _path_of(head)
+        if admission is None or path not in self._owner.pages:
+            return None
+        assert transport is not None
+        link = HttpLink(
+            (transport.get_extra_info("peername") or ("",))[0],
+            transport.get_extra_info("ssl_object") is not None,
+            certificate_names(transport),
+        )
+        return admission.refusal(link, path, head)
 
     async def _answer_later(
         self, page: str, coming: Awaitable[PageContent], *, is_head: bool
@@ -133,6 +162,8 @@ class HttpConnection(asyncio.Protocol):
 
     def _answer(self, answer: PageContent, *, is_head: bool = False) -> None:
         assert self._transport is not None
+        if self._transport.is_closing():
+            return
         self._is_answered = True
         self._transport.write(encode(answer, is_head=is_head))
         # Close only our side: closing with unread input may reset the connection too early.
@@ -156,6 +187,12 @@ class HttpConnection(asyncio.Protocol):
         """Abort the connection at once."""
         if self._transport is not None:
             self._transport.abort()
+
+
+def _path_of(head: bytes) -> str:
+    """Return the path of a request; empty if there is none."""
+    parts = head.partition(b"\r\n")[0].decode("latin-1").split(" ")
+    return parts[1].partition("?")[0] if len(parts) == _REQUEST_LINE_PARTS else ""
 
 
 def respond(head: bytes, pages: Pages) -> tuple[str, PageContent | Awaitable[PageContent]]:
@@ -184,6 +221,8 @@ def encode(answer: PageContent, *, is_head: bool) -> bytes:
         "Cache-Control: no-store",
         "Connection: close",
     ]
+    if status is HTTPStatus.UNAUTHORIZED:
+        head.append('WWW-Authenticate: Basic realm="EscrowMQ", charset="UTF-8"')
     if status is HTTPStatus.METHOD_NOT_ALLOWED:
         head.append("Allow: " + ", ".join(_METHODS))
     lines = "\r\n".join(head).encode() + _END

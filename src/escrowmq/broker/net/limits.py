@@ -41,6 +41,14 @@ KEPT = 7 / 8
 LINES_MAX = 10
 
 
+class UnknownLimits:
+    """Limits of a connection under access control, before its first request of a user."""
+
+    #: A stock client may begin with its largest message.
+    BYTES_MAX = 5 * 1024 * 1024
+    S_MAX = 10.0
+
+
 class BudgetHolder(Protocol):
     """A connection, as a budget sees it."""
 

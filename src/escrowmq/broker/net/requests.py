@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from escrowmq.broker.net.connection import ClientConnection
 from escrowmq.broker.state.counting import LONG_POLL, ONE_WAY, Rpcs
@@ -16,6 +16,9 @@ from escrowmq.protocol.remoting.codes import ResponseCode
 from escrowmq.protocol.remoting.frames import RemotingFrame, encode_response, response_head
 from escrowmq.protocol.remoting.headers import Header, read_header
 
+if TYPE_CHECKING:
+    from escrowmq.broker.access.known_users import KnownUser
+
 log = event_log(__name__)
 
 HeaderT = TypeVar("HeaderT", bound=Header)
@@ -25,6 +28,8 @@ MethodT = TypeVar("MethodT", bound=Callable[..., None])
 RESPONSE_CODES: dict[str, ResponseCode] = {
     "batch_illegal": ResponseCode.MESSAGE_ILLEGAL,
     "body_too_large": ResponseCode.MESSAGE_ILLEGAL,
+    "credentials_malformed": ResponseCode.NO_PERMISSION,
+    "credentials_wrong": ResponseCode.NO_PERMISSION,
     "delay_illegal": ResponseCode.MESSAGE_ILLEGAL,
     "disk_full": ResponseCode.SERVICE_NOT_AVAILABLE,
     "filter_malformed": ResponseCode.SUBSCRIPTION_PARSE_FAILED,
@@ -37,6 +42,9 @@ RESPONSE_CODES: dict[str, ResponseCode] = {
     "name_illegal": ResponseCode.INVALID_PARAMETER,
     "name_too_long": ResponseCode.INVALID_PARAMETER,
     "no_such_delayed_message": ResponseCode.ILLEGAL_OPERATION,
+    "not_allowed": ResponseCode.NO_PERMISSION,
+    "not_authenticated": ResponseCode.NO_PERMISSION,
+    "other_user": ResponseCode.NO_PERMISSION,
     "pop_count_illegal": ResponseCode.INVALID_PARAMETER,
     "pop_of_retries": ResponseCode.NO_PERMISSION,
     "properties_too_large": ResponseCode.MESSAGE_ILLEGAL,
@@ -45,6 +53,8 @@ RESPONSE_CODES: dict[str, ResponseCode] = {
     "recall_too_late": ResponseCode.ILLEGAL_OPERATION,
     "receipt_malformed": ResponseCode.INVALID_PARAMETER,
     "receipt_stale": ResponseCode.NO_MESSAGE,
+    "replayed": ResponseCode.NO_PERMISSION,
+    "request_too_old": ResponseCode.NO_PERMISSION,
     "retry_policy_illegal": ResponseCode.INVALID_PARAMETER,
     "store_failed": ResponseCode.SERVICE_NOT_AVAILABLE,
     "subscription_outdated": ResponseCode.SUBSCRIPTION_NOT_LATEST,
@@ -54,6 +64,7 @@ RESPONSE_CODES: dict[str, ResponseCode] = {
     "topic_not_writable": ResponseCode.NO_PERMISSION,
     "topic_of_system": ResponseCode.NO_PERMISSION,
     "topic_unknown": ResponseCode.TOPIC_NOT_EXIST,
+    "user_disabled": ResponseCode.NO_PERMISSION,
     "writer_closed": ResponseCode.SERVICE_NOT_AVAILABLE,
 }
 
@@ -61,11 +72,13 @@ RESPONSE_CODES: dict[str, ResponseCode] = {
 class Request:
     """One frame of one connection."""
 
-    __slots__ = ("_began", "_rpcs", "connection", "frame", "has_waited")
+    __slots__ = ("_began", "_rpcs", "caller", "connection", "frame", "has_waited")
 
     def __init__(self, connection: ClientConnection, frame: RemotingFrame, rpcs: Rpcs) -> None:
         self.connection = connection
         self.frame = frame
+        #: The user that signed it; None without access control.
+        self.caller: KnownUser | None = None
         #: Whether it waited in a long poll.
         self.has_waited = False
         self._rpcs = rpcs
@@ -75,6 +88,16 @@ class Request:
     def source(self) -> ClientConnection:
         """The sender; the writer shares its batches fairly among senders."""
         return self.connection
+
+    @property
+    def user(self) -> str:
+        """The name of its user; empty without access control."""
+        return "" if self.caller is None else self.caller.name
+
+    @property
+    def by(self) -> str:
+        """The name that records of decisions have: its user's, or else what the client says."""
+        return self.user or self.connection.peer
 
     def owe(self) -> None:
         """Count it as a request whose answer comes later."""

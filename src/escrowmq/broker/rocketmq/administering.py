@@ -102,7 +102,7 @@ class Administering:
     def remove_topic(self, request: Request) -> None:
         """Remove a topic; refused while half messages in it are undecided."""
         topic = request.header(admin_headers.TopicHeader).topic
-        command = self.topics.remove(topic, by=request.connection.peer)
+        command = self.topics.remove(topic, by=request.by)
         self.answering.submit(request, command, lambda _: request.answer())
 
     @handles(RequestCode.DELETE_TOPIC_IN_NAMESRV)

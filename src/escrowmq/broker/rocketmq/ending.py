@@ -51,7 +51,7 @@ class EndTransactionRequests:
         command = End(
             half_offset=header.half_offset,
             resolution=resolution_among(_RESOLUTIONS, header.resolution_bits),
-            by=request.connection.client_id or request.connection.address,
+            by=request.by,
             group=header.producer_group,
             log_offset=header.log_offset,
             ids=tuple(one for one in (header.unique_key, header.transaction_id) if one),

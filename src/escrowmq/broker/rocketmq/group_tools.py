@@ -58,7 +58,7 @@ class GroupTools(GroupRequests):
     def remove_group(self, request: Request) -> None:
         """Remove a consumer group and its offsets."""
         group = request.header(admin_headers.DeleteGroupHeader).consumer_group
-        command = RemoveGroup(name=group, by=request.connection.peer)
+        command = RemoveGroup(name=group, by=request.by)
         self.answering.submit(request, command, lambda _: request.answer())
 
     @handles(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG)

@@ -27,7 +27,7 @@ class Recalling:
     def recall(self, request: Request) -> None:
         """Take a delayed message back; the answer leaves once that is durable."""
         header = request.header(RecallHeader)
-        by = request.connection.client_id or request.connection.address
+        by = request.by
         command, message_id = self.recalls.command(header.topic, header.handle, by)
 
         def recalled(_decision: Decision) -> None:

@@ -89,6 +89,7 @@ class Sending(GroupRequests):
                     group=group,
                     transaction_id=unique_key,
                     messages=(message,),
+                    user=request.user,
                     check_after_ms=facts.check_after_ms,
                 ),
                 partial(self._held, request, queue_id, unique_key),

@@ -25,12 +25,26 @@ class Taken(Protocol):
         ...
 
 
+class Caller(Protocol):
+    """The user of a client, as far as handlers know it."""
+
+    @property
+    def name(self) -> str:
+        """The user's name."""
+        ...
+
+
 class ClientLink(Hashable, Protocol):
     """A remoting connection, or a telemetry stream."""
 
     @property
     def address(self) -> str:
         """The client's address."""
+        ...
+
+    @property
+    def caller(self) -> Caller | None:
+        """The user of the client; None without access control."""
         ...
 
     @property

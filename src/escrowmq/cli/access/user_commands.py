@@ -23,7 +23,7 @@ from escrowmq.cli.options import YesOption, grouped
 from escrowmq.cli.output import as_facts, as_table, print_item, print_table
 from escrowmq.cli.shapes.access_shapes import UserChangedShape, UserShape
 from escrowmq.model.errors import RequestRefused
-from escrowmq.model.private_file import read_private
+from escrowmq.model.secret import read_private
 from escrowmq.protocol.native.user_headers import UserPutHeader
 
 app = typer.Typer()

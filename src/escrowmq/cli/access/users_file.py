@@ -8,7 +8,7 @@ import msgspec
 
 from escrowmq.cli.asking import whoami
 from escrowmq.model.errors import RequestRefused
-from escrowmq.model.private_file import read_private
+from escrowmq.model.secret import read_private
 from escrowmq.protocol.native.user_headers import PolicyRow, UserPutHeader
 
 USERS_MAX = 10_000

@@ -10,10 +10,12 @@ from typing import Annotated
 
 import typer
 
-from escrowmq.broker.config import TlsConfig
+from escrowmq.broker.access.serving import TOKEN_FILE
+from escrowmq.broker.config import AccessConfig, TlsConfig
 from escrowmq.broker.net.tls import CERT, FOLDER
 from escrowmq.cli.config import Config, load
 from escrowmq.cli.options import FileOption, LineOutput, LineOutputOption, SetOption, settings_of
+from escrowmq.model.credentials import ENV_ACCESS_KEY, ENV_FILE
 from escrowmq.model.tls import SWITCH, VARIABLES
 
 #: Options with the name of a setting in section ``[broker]``.
@@ -64,6 +66,17 @@ def trust_served_certificate(config: TlsConfig, data: Path) -> None:
     if config.mode == "required" and not is_said:
         found = config.cert_file or data / FOLDER / CERT
         os.environ[VARIABLES["ca_file"]] = str(Path(found).absolute())
+
+
+def use_local_admin(config: AccessConfig, data: Path) -> None:
+    """Let the processes that serve a broker sign as its local admin.
+
+    Where access control is on, they read the token of the data directory, unless the environment
+    has other credentials.
+    """
+    is_said = any(os.environ.get(name) for name in (ENV_ACCESS_KEY, ENV_FILE))
+    if config.mode == "on" and not is_said:
+        os.environ[ENV_FILE] = str((data / TOKEN_FILE).absolute())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

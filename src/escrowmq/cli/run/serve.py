@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import typer
 
-from escrowmq.broker.config import TlsConfig
+from escrowmq.broker.config import AccessConfig, TlsConfig
 from escrowmq.cli.data.data_directory import refuse_foreign_directory
 from escrowmq.cli.options import grouped
 from escrowmq.cli.output import note
-from escrowmq.cli.run.process_options import BrokerOptions, trust_served_certificate
+from escrowmq.cli.run.process_options import (
+    BrokerOptions,
+    trust_served_certificate,
+    use_local_admin,
+)
 from escrowmq.model.log_lines import BROKER_LEVEL, LogConfig, log_to_stderr
 
 EXIT_FAILED = 1
@@ -27,6 +31,7 @@ def serve(given: BrokerOptions) -> None:
     log_to_stderr(BROKER_LEVEL, config.section(LogConfig))
     refuse_foreign_directory(given.data)
     trust_served_certificate(config.section(TlsConfig), given.data)
+    use_local_admin(config.section(AccessConfig), given.data)
     failure = run(
         given.data,
         config,

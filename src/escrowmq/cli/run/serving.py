@@ -133,7 +133,6 @@ def make_server(data: Path, config: Config, *, insecure: bool) -> Server:
             host=broker.host,
         )
     access = config.section(AccessConfig)
-    access.refuse_unavailable()
     backup = config.section(BackupConfig)
     if backup.is_on:
         refuse_inside_store(data, Path(backup.directory))
@@ -153,6 +152,7 @@ def make_server(data: Path, config: Config, *, insecure: bool) -> Server:
         look_up_command=look_up_command(config),
         tls=config.section(TlsConfig),
         secrets=SecretKeeper(access.key_file),
+        access=access,
     )
 
 

@@ -11,12 +11,16 @@ from functools import partial
 
 import typer
 
-from escrowmq.broker.config import TlsConfig
+from escrowmq.broker.config import AccessConfig, TlsConfig
 from escrowmq.cli.data.data_directory import refuse_foreign_directory
 from escrowmq.cli.options import LineOutput, grouped
 from escrowmq.cli.output import print_json_line
 from escrowmq.cli.run.process_events import process_event
-from escrowmq.cli.run.process_options import BrokerOptions, trust_served_certificate
+from escrowmq.cli.run.process_options import (
+    BrokerOptions,
+    trust_served_certificate,
+    use_local_admin,
+)
 from escrowmq.pipeline.config import PipelineConfig, is_local, places_of
 from escrowmq.pipeline.spark.version import require_pipeline_spark
 from escrowmq.supervise.starving import StarvationWatch
@@ -43,6 +47,7 @@ def up(given: BrokerOptions) -> None:
     loaded = given.load(given.flags)
     config = loaded.section(PipelineConfig)
     trust_served_certificate(loaded.section(TlsConfig), given.data)
+    use_local_admin(loaded.section(AccessConfig), given.data)
     require_pipeline_spark()
     refuse_foreign_directory(given.data)
     places = places_of(config, given.data)

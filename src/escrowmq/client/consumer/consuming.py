@@ -52,7 +52,7 @@ class GroupMember:
     def __init__(self, servers: str | Sequence[str], group: str, config: ConsumerConfig) -> None:
         self.group = group
         self.config = config
-        self.member = Member(servers, tls=config.tls)
+        self.member = Member(servers, tls=config.tls, credentials=config.credentials)
         self.member.handlers[RequestCode.NOTIFY_CONSUMER_IDS_CHANGED] = lambda *_: self._wake.set()
         self.member.handlers[RequestCode.RESET_CONSUMER_CLIENT_OFFSET] = self._told_of_reset
         self.calls = GroupCalls(self.member, group, config.start, config.start_at_ms)

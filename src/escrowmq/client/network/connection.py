@@ -15,6 +15,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from escrowmq.client.network.foreign_peers import HEAD_BYTES, TLS_REFUSED, kind_of
+from escrowmq.client.network.request_signer import chosen_signer
 from escrowmq.client.network.tls import REFUSED, client_context, tls_failed
 from escrowmq.model.errors import OutcomeUnknown, ProtocolViolation, RequestRefused, Unavailable
 from escrowmq.model.event_log import event_log
@@ -22,6 +23,8 @@ from escrowmq.protocol.message.ids import PORT_MAX
 from escrowmq.protocol.remoting.frames import OPAQUE_MAX, FrameSplitter, encode_request
 
 if TYPE_CHECKING:
+    from escrowmq.client.network.request_signer import RequestSigner
+    from escrowmq.model.credentials import Credentials
     from escrowmq.model.tls import Tls
     from escrowmq.protocol.remoting.frames import RemotingFrame
     from escrowmq.protocol.remoting.headers import Header
@@ -49,6 +52,8 @@ class BrokerConnection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._splitter = FrameSplitter()
         self._transport: asyncio.Transport | None = None
+        #: None without credentials.
+        self._signer: RequestSigner | None = None
         self._out: list[bytes] = []
         self._is_flush_scheduled = False
         self._opaque = count(1)
@@ -67,11 +72,18 @@ class BrokerConnection(asyncio.Protocol):
 
     @classmethod
     async def open(
-        cls, address: str, asked: Asked, *, tls: Tls | None = None, connect_s: float = CONNECT_S
+        cls,
+        address: str,
+        asked: Asked,
+        *,
+        tls: Tls | None = None,
+        connect_s: float = CONNECT_S,
+        credentials: Credentials | None = None,
     ) -> BrokerConnection:
         """Connect, or raise Unavailable if the address does not answer."""
         host, port = split_address(address)
         connection = cls(address, asked)
+        connection._signer = chosen_signer(credentials)
         secured: dict[str, Any] = {}
         if tls is not None:
             secured = {"ssl": client_context(tls), "server_hostname": tls.server_name or host}
@@ -133,7 +145,7 @@ class BrokerConnection(asyncio.Protocol):
         self._waiting[opaque] = (answer, self._loop.time() + timeout_s)
         if self._sweep is None:
             self._sweep = self._loop.call_later(SWEEP_S, self._give_up)
-        self._send(encode_request(code, opaque, header=header, body=body))
+        self._send(encode_request(code, opaque, header=header, body=body, signer=self._signer))
         return answer
 
     def tell(
@@ -144,7 +156,15 @@ class BrokerConnection(asyncio.Protocol):
             return False
         opaque = next(self._opaque) & OPAQUE_MAX
         self._send(
-            encode_request(code, opaque, header=header, remark=remark, body=body, is_one_way=True)
+            encode_request(
+                code,
+                opaque,
+                header=header,
+                remark=remark,
+                body=body,
+                is_one_way=True,
+                signer=self._signer,
+            )
         )
         return True
 

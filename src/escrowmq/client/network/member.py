@@ -31,6 +31,7 @@ from escrowmq.protocol.remoting.headers import Header
 
 if TYPE_CHECKING:
     from escrowmq.client.network.connection import BrokerConnection
+    from escrowmq.model.credentials import Credentials
     from escrowmq.model.tls import Tls
     from escrowmq.protocol.remoting.frames import RemotingFrame
 
@@ -54,10 +55,15 @@ class Member:
     """One client. Use it from one event loop only."""
 
     def __init__(
-        self, servers: str | Sequence[str], *, client_id: str = "", tls: Tls | None = None
+        self,
+        servers: str | Sequence[str],
+        *,
+        client_id: str = "",
+        tls: Tls | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         self.client_id = client_id or new_client_id()
-        self.network = Network(servers, self._asked, self._opened, tls)
+        self.network = Network(servers, self._asked, self._opened, tls, credentials)
         self.producer_groups: set[str] = set()
         #: Memberships by consumer group.
         self.consuming: dict[str, ConsumerMembership] = {}

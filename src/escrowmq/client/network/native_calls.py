@@ -16,6 +16,7 @@ import msgspec
 
 from escrowmq.client.network.foreign_peers import kind_of, not_a_broker
 from escrowmq.client.network.refusing import refuse_unless_done
+from escrowmq.client.network.request_signer import RequestSigner, chosen_signer
 from escrowmq.client.network.tls import (
     NO_CERTIFICATE,
     REFUSED,
@@ -23,6 +24,7 @@ from escrowmq.client.network.tls import (
     client_context,
     tls_failed,
 )
+from escrowmq.model.credentials import Credentials
 from escrowmq.model.errors import EscrowError, OutcomeUnknown, ProtocolViolation, Unavailable
 from escrowmq.model.tls import Tls, TlsAddress
 from escrowmq.protocol.native.frames import (
@@ -62,7 +64,8 @@ PageT = TypeVar("PageT", NativeReply, ArrowAnswer)
 class NativeCalls:
     """A connection to the broker at this address, ``host:port``.
 
-    Without ``tls``, a ``TlsAddress`` says how to connect, else the environment does.
+    Without ``tls``, a ``TlsAddress`` says how to connect, else the environment does. Without
+    ``credentials``, the environment may have some.
     """
 
     def __init__(
@@ -72,10 +75,16 @@ class NativeCalls:
         connect_s: float = CONNECT_S,
         answer_s: float = ANSWER_S,
         tls: Tls | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         if tls is None and isinstance(address, TlsAddress):
             tls = address.tls
         self._tls = chosen_tls(tls)
+        self._credentials = credentials
+        #: Signs the requests of the open connection; None without credentials.
+        self._signer: RequestSigner | None = None
+        #: Whether the broker knows the user of the open connection.
+        self._is_admitted = False
         host, _, port = address.rpartition(":")
         self._address = (host.strip("[]"), int(port))
         self._connect_s = connect_s
@@ -91,7 +100,8 @@ class NativeCalls:
         self, code: NativeCode, header: NativeHeader | None = None, rows: Sequence[NativeRow] = ()
     ) -> NativeReply:
         """Send a request and return the answer; raise the broker's refusal."""
-        request = encode_call(code, self._next_opaque(), header, rows)
+        self._connected()
+        request = encode_call(code, self._next_opaque(), header, rows, self._signer)
         return read_answer(code, self._exchange(code, request))
 
     def call_arrow(
@@ -101,12 +111,18 @@ class NativeCalls:
         batch: Any = None,  # noqa: ANN401 - a pyarrow RecordBatch, which has no type without importing it
     ) -> ArrowAnswer:
         """Send and receive rows as Arrow batches, without an object per row."""
-        request = encode_arrow_call(code, self._next_opaque(), header, batch)
+        self._connected()
+        if self._signer is not None and not self._is_admitted:
+            # The broker takes large requests only from connections that have a user.
+            self.call(NativeCode.STATUS)
+        request = encode_arrow_call(code, self._next_opaque(), header, batch, self._signer)
         return read_arrow_answer(code, self._exchange(code, request), header)
 
     def ask(self, code: RequestCode, header: Header, body: bytes = b"") -> RemotingFrame:
         """Send one of RocketMQ's requests, for what native requests do not cover."""
-        request = encode_request(code, self._next_opaque(), header=header, body=body)
+        self._connected()
+        opaque = self._next_opaque()
+        request = encode_request(code, opaque, header=header, body=body, signer=self._signer)
         answer = self._exchange(code, request)
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             raise unsupported(answer)
@@ -114,7 +130,8 @@ class NativeCalls:
 
     def call_blocks(self, code: NativeCode, header: NativeHeader) -> BlocksAnswer:
         """Send a request that is answered with bytes."""
-        request = encode_call(code, self._next_opaque(), header)
+        self._connected()
+        request = encode_call(code, self._next_opaque(), header, signer=self._signer)
         return read_blocks_answer(code, self._exchange(code, request, is_body_copied=False))
 
     def pages(self, code: NativeCode, header: NativeHeader | None = None) -> Iterator[NativeReply]:
@@ -158,7 +175,7 @@ class NativeCalls:
         try:
             connection.settimeout(self._answer_s)
             connection.sendall(request)
-            return self._answer(connection, until, is_body_copied=is_body_copied)
+            answer = self._answer(connection, until, is_body_copied=is_body_copied)
         except (OSError, ProtocolViolation) as error:
             # A late response would be read as the response to the next request.
             self.close()
@@ -169,6 +186,8 @@ class NativeCalls:
         except BaseException:
             self.close()
             raise
+        self._is_admitted = True
+        return answer
 
     def _refuse_foreign(self, error: Exception) -> None:
         """Raise if another kind of server is at the address."""
@@ -197,6 +216,7 @@ class NativeCalls:
 
     def _connected(self) -> socket.socket:
         if self._socket is None:
+            self._signer, self._is_admitted = chosen_signer(self._credentials), False
             try:
                 self._socket = self._connect()
             except ssl.SSLCertVerificationError as error:

@@ -28,6 +28,7 @@ from escrowmq.protocol.remoting.cluster_bodies import MASTER_ID, TopicRoute
 from escrowmq.protocol.remoting.codes import RequestCode, ResponseCode
 
 if TYPE_CHECKING:
+    from escrowmq.model.credentials import Credentials
     from escrowmq.model.tls import Tls
     from escrowmq.protocol.remoting.frames import RemotingFrame
     from escrowmq.protocol.remoting.headers import Header
@@ -100,9 +101,11 @@ class Network:
         asked: Asked,
         opened: Callable[[BrokerConnection], None] = lambda _connection: None,
         tls: Tls | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         self.name_servers = name_servers(servers)
         self._tls = chosen_tls(tls)
+        self._credentials = credentials
         self._asked = asked
         self._opened = opened
         self._connections: dict[str, BrokerConnection] = {}
@@ -125,7 +128,9 @@ class Network:
         return await joined(self._opening, address, self._open)
 
     async def _open(self, address: str) -> BrokerConnection:
-        connection = await BrokerConnection.open(address, self._asked, tls=self._tls)
+        connection = await BrokerConnection.open(
+            address, self._asked, tls=self._tls, credentials=self._credentials
+        )
         self._connections[address] = connection
         self._opened(connection)
         return connection

@@ -59,7 +59,7 @@ class Producing:
         self.group = group
         self._codec = codec
         self.config = config
-        self.member = Member(servers, tls=config.tls)
+        self.member = Member(servers, tls=config.tls, credentials=config.credentials)
         self.network = self.member.network
         self._brokers: dict[str, SendingBroker] = {}
         self._asking: dict[str, asyncio.Task[SendingBroker]] = {}

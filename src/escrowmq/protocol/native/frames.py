@@ -21,7 +21,7 @@ from escrowmq.protocol.native.row_forms import (
     too_many_rows,
 )
 from escrowmq.protocol.remoting.codes import NOT_KNOWN_HERE, ResponseCode
-from escrowmq.protocol.remoting.frames import RemotingFrame, encode_request
+from escrowmq.protocol.remoting.frames import FieldSigner, RemotingFrame, encode_request
 from escrowmq.protocol.remoting.headers import read_header
 
 _KINDS: dict[str, type[EscrowError]] = {
@@ -77,6 +77,7 @@ def encode_call(
     opaque: int,
     header: NativeHeader | None = None,
     rows: Sequence[NativeRow] = (),
+    signer: FieldSigner | None = None,
 ) -> bytes:
     """Encode a request as a frame."""
     spec = NATIVE_REQUESTS[code]
@@ -85,7 +86,7 @@ def encode_call(
     body = b""
     if spec.rows is not None:
         body = encode_rows(asked.form, spec.rows, spec.version, rows)
-    return encode_request(code, opaque, header=asked, body=body)
+    return encode_request(code, opaque, header=asked, body=body, signer=signer)
 
 
 def encode_arrow_call(
@@ -93,6 +94,7 @@ def encode_arrow_call(
     opaque: int,
     header: NativeHeader | None = None,
     batch: Any = None,  # noqa: ANN401 - a pyarrow RecordBatch, which has no type without importing it
+    signer: FieldSigner | None = None,
 ) -> bytes:
     """Encode a request as a frame, with its rows as an Arrow batch."""
     from escrowmq.protocol.native import arrow
@@ -103,7 +105,7 @@ def encode_arrow_call(
     body = b""
     if spec.rows is not None:
         body = arrow.encode_batch(columns_of(spec.rows), spec.version, batch)
-    return encode_request(code, opaque, header=asked, body=body)
+    return encode_request(code, opaque, header=asked, body=body, signer=signer)
 
 
 def read_arrow_answer(

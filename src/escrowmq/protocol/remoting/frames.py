@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from struct import Struct
+from typing import Protocol
 
 import msgspec
 
@@ -56,6 +57,14 @@ _JSON_HEADER = (
 )
 
 _encode_json = msgspec.json.Encoder().encode
+
+
+class FieldSigner(Protocol):
+    """Signs requests with a user's secret."""
+
+    def sign(self, code: int, fields: dict[str, str], body: bytes) -> None:
+        """Add the fields of a signature to those of a request."""
+        ...
 
 
 class _Envelope(msgspec.Struct, gc=False):
@@ -116,6 +125,10 @@ class FrameSplitter:
     def buffered_bytes(self) -> int:
         """Buffered bytes of an incomplete frame."""
         return len(self._rest)
+
+    def allow(self, frame_bytes_max: int) -> None:
+        """Accept frames up to this size from now on."""
+        self._frame_bytes_max = frame_bytes_max
 
     def feed(self, chunk: bytes) -> Iterator[RemotingFrame]:
         """Yield all frames that this chunk completes. Exhaust the iterator before the next chunk.
@@ -205,7 +218,7 @@ def response_head(
         code,
         request.opaque,
         FLAG_RESPONSE,
-        header=header,
+        fields=write_fields(header) if header is not None else {},
         remark=remark,
         body_bytes=body_bytes,
         is_binary=request.is_binary,
@@ -221,11 +234,15 @@ def encode_request(
     body: bytes = b"",
     is_one_way: bool = False,
     is_binary: bool = False,
+    signer: FieldSigner | None = None,
 ) -> bytes:
     """Encode a request to the other side."""
     flag = FLAG_ONE_WAY if is_one_way else 0
+    fields = write_fields(header) if header is not None else {}
+    if signer is not None:
+        signer.sign(code, fields, body)
     head = _head(
-        code, opaque, flag, header=header, remark=remark, body_bytes=len(body), is_binary=is_binary
+        code, opaque, flag, fields=fields, remark=remark, body_bytes=len(body), is_binary=is_binary
     )
     return head + body
 
@@ -276,12 +293,11 @@ def _head(
     opaque: int,
     flag: int,
     *,
-    header: Header | None,
+    fields: dict[str, str],
     remark: str,
     body_bytes: int,
     is_binary: bool,
 ) -> bytes:
-    fields = write_fields(header) if header is not None else {}
     remark = remark[:REMARK_CHARS_MAX]
     if is_binary:
         raw = encode_binary_header(code, opaque, flag, remark, fields)

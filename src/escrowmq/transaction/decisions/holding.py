@@ -149,6 +149,14 @@ def join(core: Transactions, head: int, command: Prepare) -> Decision | None:
             transaction_id=command.transaction_id,
             producer_group=command.group,
         )
+    sent_by = core.names.origins[half.origin].user
+    if sent_by and command.user and sent_by != command.user:
+        return refuse(
+            "transaction_of_other_user",
+            "another user holds this transaction: use an id of your own",
+            transaction_id=command.transaction_id,
+            user=command.user,
+        )
     if half.state in _DECIDED:
         by, at_ms = core.table.decided_by(half)
         return refuse(
