@@ -134,6 +134,9 @@ class AccessConfig:
     #: File with the key that seals the secrets of users, 64 hexadecimal digits; only its owner may
     #: read it. If empty, the variable `ESCROWMQ_ACCESS_KEY` has the key.
     key_file: str = ""
+    #: Whether clients on other machines must use TLS: who reads their signatures can send them
+    #: again. `--insecure` turns it off.
+    requires_tls: bool = True
 
     def __post_init__(self) -> None:
         check_choice("access", self, "mode", get_args(AccessMode))

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from escrowmq.broker.access.gate import AccessGate
+from escrowmq.broker.access.needs_remoting import REMOTING_NEEDS
 from escrowmq.broker.access.serving import TOKEN_FILE
+from escrowmq.broker.net.http_admission import HttpLink
 from escrowmq.client.network.request_signer import RequestSigner
 from escrowmq.model.credentials import Credentials
 from escrowmq.model.errors import RequestRefused
 from escrowmq.model.users import UserKind
+from escrowmq.protocol.grpc.messages import Resource
 from escrowmq.protocol.native.requests import NativeCode
 from escrowmq.protocol.native.user_headers import UserPutHeader
 from escrowmq.protocol.remoting.codes import RequestCode, ResponseCode
 from escrowmq.protocol.remoting.frames import encode_request
+from tests.unit.broker.access_grpc import Caller
 from tests.unit.broker.access_world import (
     SECRET,
     Signed,
     allow,
     guarded,
+    keeper,
     put_user,
     remove_user,
 )
@@ -222,3 +230,78 @@ async def test_a_super_user_is_changed_by_super_users_only(tmp_path: Path) -> No
                 await bob.call(NativeCode.USER_PUT, header)
         await bob.call(NativeCode.USER_PUT, UserPutHeader(user="eve", by="bob"))
         assert set(server.broker.catalog.users) == {"ann", "bob", "eve"}
+
+
+async def test_the_gate_forgets_closed_connections(tmp_path: Path) -> None:
+    async with guarded(tmp_path, broker={"grpc_port": 0, "http_port": 0}) as server:
+        await put_user(server, "shop", allow("Pub Topic:orders"))
+        gate = server.broker.gate
+        assert gate is not None
+        shop = await Signed.to(server.broker_address, "shop")
+        stranger = await Peer.to(server.broker_address)
+        caller = Caller(server.grpc_address, "shop")
+        assert (await shop.ask(SEND, sending())).code == ResponseCode.SUCCESS
+        await caller.code("QueryRoute", {"topic": Resource(name="orders")})
+        await eventually(lambda: len(gate._unknown) == 1)
+        assert len(gate._links["shop"]) == 2
+        await caller.close()
+        await shop.peer.closed()
+        await stranger.closed()
+        await eventually(lambda: not gate._links and not gate._unknown)
+
+
+@dataclass(eq=False)
+class FarLink(HttpLink):
+    """A connection from another machine."""
+
+    peer_host: str = "192.0.2.7"
+
+
+@pytest.mark.parametrize("requires_tls", [True, False])
+async def test_a_client_on_another_machine_needs_tls(tmp_path: Path, *, requires_tls: bool) -> None:
+    async with guarded(tmp_path) as server:
+        await put_user(server, "shop")
+        gate = AccessGate(
+            server.broker.catalog, keeper(), server._clock.now_ms, requires_tls=requires_tls
+        )
+        fields = {"topic": "orders"}
+        RequestSigner(Credentials("shop", SECRET)).sign(SEND, fields, b"")
+        basic = "Basic " + b64encode(f"shop:{SECRET}".encode()).decode()
+        if requires_tls:
+            with pytest.raises(RequestRefused, match="tls_required"):
+                gate.admit_remoting(FarLink(), SEND, fields, b"")
+        else:
+            assert gate.admit_remoting(FarLink(), SEND, fields, b"").name == "shop"
+        # A secret itself is never taken without TLS.
+        with pytest.raises(RequestRefused, match="tls_required"):
+            gate.admit_http(FarLink(), "/status", basic)
+        for link in (
+            FarLink(is_tls=True),
+            FarLink(peer_host="127.0.0.1"),
+            FarLink(peer_host="::1"),
+        ):
+            assert gate.admit_remoting(link, SEND, fields, b"").name == "shop"
+        assert gate.admit_http(FarLink(is_tls=True), "/status", basic).name == "shop"
+
+
+async def test_a_token_of_the_local_admin_is_taken_from_this_machine_only(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as server:
+        gate = server.broker.gate
+        assert gate is not None
+        token = Credentials.from_file(tmp_path / TOKEN_FILE)
+        fields: dict[str, str] = {}
+        RequestSigner(token).sign(NativeCode.STATUS, fields, b"")
+        far = FarLink(is_tls=True)
+        with pytest.raises(RequestRefused, match="credentials_wrong"):
+            gate.admit_remoting(far, NativeCode.STATUS, fields, b"")
+        near = FarLink(peer_host="127.0.0.1")
+        assert gate.admit_remoting(near, NativeCode.STATUS, fields, b"").is_super
+
+
+async def test_a_handler_without_an_entry_stops_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(REMOTING_NEEDS, RequestCode.PULL_MESSAGE)
+    with pytest.raises(RequestRefused, match="needs_missing"):
+        async with guarded(tmp_path):
+            pass

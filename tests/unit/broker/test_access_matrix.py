@@ -42,8 +42,9 @@ from tests.unit.broker.wire import SEND, eventually, facts, half, make_topic, se
 REFUSED = ("not_allowed", "not_authenticated", "credentials_wrong")
 ALL_CASES: Mapping[int, Case] = {**REMOTING_CASES, **NATIVE_CASES}
 HTTP_GRANTS = dict.fromkeys(("/", "/status", "/metrics"), ("Get Cluster",))
-#: RocketMQ's UNAUTHORIZED and FORBIDDEN, and the codes with which telemetry streams end.
-REFUSED_CODES = (40_100, 40_300, -16, -7)
+#: RocketMQ's UNAUTHORIZED and FORBIDDEN, and the codes with which telemetry streams end. To a
+#: client that is about to write, a refused stream may look reset (13).
+REFUSED_CODES = (40_100, 40_300, -16, -7, -13)
 
 
 class Cell(NamedTuple):

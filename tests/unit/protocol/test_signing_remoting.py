@@ -71,3 +71,10 @@ def test_a_changed_request_is_not_signed(changes: dict[str, str], body: bytes) -
 def test_a_request_without_a_signature_is_not_signed() -> None:
     assert not remoting.is_signed([KEY], FIELDS, b"body")
     assert not remoting.is_signed([], {**FIELDS, "Signature": ""}, b"body")
+
+
+@pytest.mark.parametrize("names", [{"x" * 5_000: "1"}, {f"n{at}": "1" for at in range(100)}])
+def test_names_of_strangers_are_not_kept(names: dict[str, str]) -> None:
+    kept = remoting._kept_order.cache_info().currsize
+    assert remoting.content_of({**names, "Signature": "x"}, b"") == b"1" * len(names)
+    assert remoting._kept_order.cache_info().currsize == kept

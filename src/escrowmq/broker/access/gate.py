@@ -72,6 +72,11 @@ class Link(Protocol):
         ...
 
     @property
+    def is_tls(self) -> bool:
+        """Whether others can neither read nor change what is sent."""
+        ...
+
+    @property
     def certificate_names(self) -> tuple[str, ...]:
         """Names in the peer's verified certificate; none without one."""
         ...
@@ -90,8 +95,11 @@ class AccessGate:
         keeper: SecretKeeper,
         now_ms: Callable[[], int],
         admin_token: Secret | None = None,
+        *,
+        requires_tls: bool = True,
     ) -> None:
         self.users = KnownUsers(catalog, keeper, admin_token)
+        self._requires_tls = requires_tls
         #: The machine's wall clock, to which clients compare theirs.
         self._now_ms = now_ms
         self.replays = Replays()
@@ -142,6 +150,7 @@ class AccessGate:
         self, link: Link, code: int, fields: Mapping[str, str], body: bytes
     ) -> KnownUser:
         """Return the user that signed a remoting or native request."""
+        self._refuse_plaintext(link)
         access_key = fields.get(remoting.ACCESS_KEY, "")
         if not access_key or remoting.SIGNATURE not in fields:
             known = self._certified(link)
@@ -161,6 +170,7 @@ class AccessGate:
 
     def admit_grpc(self, link: Link, authorization: str, date_time: str) -> KnownUser:
         """Return the user that signed a gRPC call."""
+        self._refuse_plaintext(link)
         if not authorization:
             known = self._certified(link)
             if known is not None:
@@ -173,14 +183,13 @@ class AccessGate:
         grpc.fresh_until_ms(date_time, self._now_ms())
         return self._belonging(link, known)
 
-    def admit_http(self, link: Link, path: str, authorization: str, *, is_tls: bool) -> KnownUser:
+    def admit_http(self, link: Link, path: str, authorization: str) -> KnownUser:
         """Return the user that signed an HTTP request, or that gives its secret over TLS."""
+        self._refuse_plaintext(link)
         scheme, _, rest = authorization.partition(" ")
         if scheme.lower() == "basic":
-            if not (is_tls or is_local(link.peer_host)):
-                raise RequestRefused(
-                    "tls_required", "do not send a secret without TLS; change it, it may be known"
-                )
+            # It sends the secret itself, so no setting lets it in without TLS.
+            self._refuse_plaintext(link, always=True)
             access_key, secret = _basic(rest)
             known = self._with_key(link, access_key)
             keys = _NO_KEYS if known is None else known.keys
@@ -201,6 +210,16 @@ class AccessGate:
         known = self._checked(known, is_signed=is_signed)
         self.replays.accept(known.name, nonce, self._now_ms())
         return self._belonging(link, known)
+
+    def _refuse_plaintext(self, link: Link, *, always: bool = False) -> None:
+        """Refuse a connection from another machine that others may read."""
+        if link.caller is not None or link.is_tls or is_local(link.peer_host):
+            return
+        if self._requires_tls or always:
+            raise RequestRefused(
+                "tls_required",
+                "connect with TLS: others may read what this connection sends, and send it again",
+            )
 
     def _with_key(self, link: Link, access_key: str) -> KnownUser | None:
         """Return the user with an access key; the local admin only for clients on this machine."""

@@ -39,6 +39,7 @@ class AccessServing:
         self, config: AccessConfig, data: Path, keeper: SecretKeeper, clock: Clock
     ) -> None:
         self.is_on = config.mode == "on"
+        self._requires_tls = config.requires_tls
         self._path = data / TOKEN_FILE
         self._keeper = keeper
         self._clock = clock
@@ -58,7 +59,9 @@ class AccessServing:
             log.warning("access_without_users", extra={"admitted": str(self._path)})
         token = made_secret()
         write_token(self._path, token)
-        self.gate = AccessGate(catalog, self._keeper, self._clock.now_ms, token)
+        self.gate = AccessGate(
+            catalog, self._keeper, self._clock.now_ms, token, requires_tls=self._requires_tls
+        )
         return self.gate
 
     async def mark(self, writer: Writer) -> None:

@@ -59,6 +59,7 @@ CODES: dict[str, GrpcCode] = {
     "replayed": GrpcCode.UNAUTHORIZED,
     "request_too_old": GrpcCode.UNAUTHORIZED,
     "store_failed": GrpcCode.INTERNAL_SERVER_ERROR,
+    "tls_required": GrpcCode.UNAUTHORIZED,
     "topic_deleted": GrpcCode.PRECONDITION_FAILED,
     "topic_illegal": GrpcCode.ILLEGAL_TOPIC,
     "topic_not_readable": GrpcCode.FORBIDDEN,

@@ -67,6 +67,7 @@ def grpc_methods(
         unary=unary,
         streams={path_of("Telemetry"): telemetry.open},
         admit=None if admission is None else admission.admit,
+        gate=None if admission is None else admission.gate,
     )
 
 

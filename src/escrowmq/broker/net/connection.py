@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 from escrowmq.broker.net.limits import TURN_S, ConnectionLimits, UnknownLimits
 from escrowmq.broker.net.peers import pack_peer
 from escrowmq.broker.net.taking import Taking
-from escrowmq.broker.net.tls import certificate_names
+from escrowmq.broker.net.tls import certificate_names, has_tls
 from escrowmq.broker.state.client_links import Taken
 from escrowmq.model.errors import ProtocolViolation
 from escrowmq.protocol.message.ids import format_address, pack_host
@@ -109,6 +109,11 @@ class ClientConnection(asyncio.Protocol):
         self.heard_at = 0.0
         #: The id in the client's heartbeats.
         self.client_id = ""
+
+    @property
+    def is_tls(self) -> bool:
+        """Whether the connection uses TLS."""
+        return has_tls(self._transport)
 
     @property
     def certificate_names(self) -> tuple[str, ...]:

@@ -30,6 +30,7 @@ from escrowmq.protocol.http2.request_heads import RequestHead
 from escrowmq.protocol.http2.violations import Http2Error
 
 if TYPE_CHECKING:
+    from escrowmq.broker.access.gate import AccessGate
     from escrowmq.broker.net.grpc_streams import GrpcStreams
     from escrowmq.broker.net.limits import Late
 
@@ -332,3 +333,5 @@ class GrpcMethods:
     streams: Mapping[bytes, Stream]
     #: Finds the user of a call, or refuses the call and returns False; None without access control.
     admit: Callable[[GrpcCall], bool] | None = None
+    #: Knows the connections of users; None without access control.
+    gate: AccessGate | None = None

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 
 from escrowmq.broker.net.grpc_streams import GrpcStreams
 from escrowmq.broker.net.limits import TURN_S, UnknownLimits
-from escrowmq.broker.net.tls import certificate_names
+from escrowmq.broker.net.tls import certificate_names, has_tls
 from escrowmq.protocol.http2.frames import (
     PREFACE,
     STREAM_ID_MAX,
@@ -89,6 +89,8 @@ class GrpcConnection(asyncio.Protocol):
         if not self._door.opened(self):
             self.cut("too_many_connections")
             return
+        if self._door.methods.gate is not None:
+            self._door.methods.gate.opened(self)
         limits = self._door.limits
         ours = {
             Http2Setting.HEADER_TABLE_SIZE: limits.header_table_bytes,
@@ -169,6 +171,8 @@ class GrpcConnection(asyncio.Protocol):
         self._resting.clear()
         self._door.shared.waiting.drop(self)
         self._door.shared.unread.drop(self)
+        if self._door.methods.gate is not None:
+            self._door.methods.gate.closed(self)
 
     def pause_writing(self) -> None:
         """Note that the peer has unread bytes."""
@@ -255,6 +259,11 @@ class GrpcConnection(asyncio.Protocol):
         return self._transport.get_write_buffer_size() if self._transport is not None else 0
 
     @property
+    def is_tls(self) -> bool:
+        """Whether the connection uses TLS."""
+        return has_tls(self._transport)
+
+    @property
     def certificate_names(self) -> tuple[str, ...]:
         """Names in the peer's verified certificate; none without one."""
         return certificate_names(self._transport)
@@ -338,7 +347,7 @@ class GrpcConnection(asyncio.Protocol):
             return
         limits = self._door.limits
         if (
-            self._door.methods.admit is not None
+            self._door.methods.gate is not None
             and self.caller is None
             and now - self._opened_at > UnknownLimits.S_MAX
         ):

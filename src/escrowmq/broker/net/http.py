@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, cast
 import msgspec
 
 from escrowmq.broker.net.http_admission import HttpLink, check_pages
-from escrowmq.broker.net.tls import certificate_names
+from escrowmq.broker.net.tls import certificate_names, has_tls
 from escrowmq.model.event_log import event_log
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ class HttpConnection(asyncio.Protocol):
         assert transport is not None
         link = HttpLink(
             (transport.get_extra_info("peername") or ("",))[0],
-            transport.get_extra_info("ssl_object") is not None,
+            has_tls(transport),
             certificate_names(transport),
         )
         return admission.refusal(link, path, head)

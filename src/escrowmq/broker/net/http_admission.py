@@ -69,7 +69,7 @@ class HttpAdmission:
             return HttpRefusal(HTTPStatus.SERVICE_UNAVAILABLE, "the store recovers")
         now_s = asyncio.get_running_loop().time()
         try:
-            known = gate.admit_http(link, path, authorization_of(head), is_tls=link.is_tls)
+            known = gate.admit_http(link, path, authorization_of(head))
         except EscrowError as refused:
             gate.note(refused, link.peer_host, now_s, path=path)
             delay_s = gate.failures.note(link.peer_host, now_s)

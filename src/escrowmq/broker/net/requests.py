@@ -59,6 +59,7 @@ RESPONSE_CODES: dict[str, ResponseCode] = {
     "store_failed": ResponseCode.SERVICE_NOT_AVAILABLE,
     "subscription_outdated": ResponseCode.SUBSCRIPTION_NOT_LATEST,
     "subscription_unknown": ResponseCode.SUBSCRIPTION_NOT_EXIST,
+    "tls_required": ResponseCode.NO_PERMISSION,
     "topic_illegal": ResponseCode.INVALID_PARAMETER,
     "topic_not_readable": ResponseCode.NO_PERMISSION,
     "topic_not_writable": ResponseCode.NO_PERMISSION,

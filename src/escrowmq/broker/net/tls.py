@@ -185,6 +185,11 @@ def _context(config: TlsConfig, cert: Path, key: Path, alpn: str) -> ssl.SSLCont
     return context
 
 
+def has_tls(transport: asyncio.BaseTransport | None) -> bool:
+    """Return whether a connection uses TLS."""
+    return transport is not None and transport.get_extra_info("ssl_object") is not None
+
+
 def certificate_names(transport: asyncio.BaseTransport | None) -> tuple[str, ...]:
     """Return the names in the peer's verified certificate; none if it showed none.
 

@@ -7,6 +7,7 @@ import gc
 import os
 import signal
 import sys
+from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -152,7 +153,7 @@ def make_server(data: Path, config: Config, *, insecure: bool) -> Server:
         look_up_command=look_up_command(config),
         tls=config.section(TlsConfig),
         secrets=SecretKeeper(access.key_file),
-        access=access,
+        access=replace(access, requires_tls=access.requires_tls and not insecure),
     )
 
 

@@ -38,6 +38,7 @@ HeaderT = TypeVar("HeaderT", bound=Header)
 
 _Scalars: TypeAlias = dict[str, str | int | float | bool | None] | None
 
+_decode_texts = msgspec.json.Decoder(dict[str, str]).decode
 _decode_scalars = msgspec.json.Decoder(_Scalars).decode
 
 
@@ -56,6 +57,11 @@ def read_fields(ext: ExtFields) -> dict[str, str]:
     """Return all fields as text, by wire name: the input of a signature."""
     if isinstance(ext, dict):
         return ext
+    try:
+        # Almost all clients send text only.
+        return _decode_texts(ext)
+    except (ValueError, RecursionError):
+        pass
     try:
         fields = _decode_scalars(ext) or {}
     except (ValueError, RecursionError) as error:

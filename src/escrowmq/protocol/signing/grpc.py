@@ -26,6 +26,7 @@ OFFSET_STEP_MS = 15 * 60_000
 OFFSET_MS_MAX = 14 * 3_600_000
 """Time zones differ from UTC by up to 14 hours, in steps of a quarter of an hour."""
 HEADER_CHARS_MAX = 1_024
+DATE_CHARS = 16
 
 _PARTS = re.compile(
     r"MQv2-HMAC-SHA1\s+Credential=([^,\s]{1,600})\s*,\s*SignedHeaders=([A-Za-z-]{1,64})\s*,"
@@ -77,7 +78,8 @@ def is_signed(keys: Iterable[bytes], told: Authorization, date_time: str) -> boo
 
 def fresh_until_ms(date_time: str, now_ms: int) -> int:
     """Return until when a time is accepted; refuse one that is not accepted now."""
-    at_ms = _read_date(date_time)
+    # Anyone can send a text, so only those of the right length are kept.
+    at_ms = _read_date(date_time) if len(date_time) == DATE_CHARS else None
     if at_ms is None:
         raise RequestRefused(
             "credentials_malformed", f"write {DATE_TIME} as 20260131T235959Z", chars=len(date_time)
