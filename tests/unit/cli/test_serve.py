@@ -14,8 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from escrowmq.cli.config import load
 from escrowmq.cli.main import main
-from escrowmq.cli.run.serving import is_loopback
+from escrowmq.cli.run.serving import is_loopback, make_server
+from escrowmq.model.errors import RequestRefused
 from escrowmq.protocol.remoting.frames import encode_request
 from escrowmq.store.config import StoreConfig
 from escrowmq.transaction.policy import CheckPolicy
@@ -174,6 +176,22 @@ def test_other_machines_are_let_in_only_if_that_is_said(
     with pytest.raises(SystemExit, match="2"):
         main(["serve", "--data-dir", str(tmp_path), "--host", "192.0.2.1"])
     assert "--insecure" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("access", "tls", "is_let_in"),
+    [("on", "required", True), ("on", "optional", False), ("off", "required", False)],
+)
+async def test_other_machines_are_let_in_to_a_protected_broker(
+    tmp_path: Path, *, access: str, tls: str, is_let_in: bool
+) -> None:
+    names = {"broker.host": "192.0.2.1", "access.mode": access, "tls.mode": tls}
+    config = load(environ={}, flags=[f"{name}={value}" for name, value in names.items()])
+    if is_let_in:
+        assert make_server(tmp_path, config, insecure=False)
+    else:
+        with pytest.raises(RequestRefused, match="host_insecure"):
+            make_server(tmp_path, config, insecure=False)
 
 
 @pytest.mark.parametrize(

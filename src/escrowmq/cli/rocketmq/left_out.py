@@ -178,8 +178,8 @@ LEFT_OUT: tuple[LeftOut, ...] = (
         " maxErrorRateOfBloomFilter filterDataCleanTimeSpan filterServerNums maxFilterMessageSize",
     ),
     LeftOut(
-        "EscrowMQ has no access control yet: the broker listens on loopback unless you pass"
-        " `--insecure`",
+        "`access.mode` turns access control on; `escrowmq user create` and `escrowmq acl grant`"
+        " make users and policies",
         "aclEnable aclCache* auth* initAuthenticationUser innerClientAuthenticationCredentials"
         " migrateAuthFromV1Enabled stateful* userCache* accessKey secretKey",
     ),

@@ -124,16 +124,17 @@ def _say_ready(server: Server, output: LineOutput, *, is_alone: bool) -> None:
 
 
 def make_server(data: Path, config: Config, *, insecure: bool) -> Server:
-    """Make a server; refuse an address that other machines reach, unless ``insecure`` is set."""
+    """Make a server; refuse to let other machines in unprotected, unless ``insecure`` is set."""
     broker = config.section(BrokerConfig)
-    if not insecure and not is_loopback(broker.host):
+    access, tls = config.section(AccessConfig), config.section(TlsConfig)
+    is_protected = access.mode == "on" and tls.mode == "required"
+    if not (insecure or is_protected or is_loopback(broker.host)):
         raise RequestRefused(
             "host_insecure",
-            "every machine that reaches this address could use the broker;"
-            " listen on 127.0.0.1, or pass --insecure",
+            "every machine that reaches this address could use the broker: set access.mode to on"
+            " and tls.mode to required, listen on 127.0.0.1, or pass --insecure",
             host=broker.host,
         )
-    access = config.section(AccessConfig)
     backup = config.section(BackupConfig)
     if backup.is_on:
         refuse_inside_store(data, Path(backup.directory))
@@ -151,7 +152,7 @@ def make_server(data: Path, config: Config, *, insecure: bool) -> Server:
         backup_command=(sys.executable, "-m", "escrowmq.cli.data.backup_job"),
         ledgers=ledger_urls(config),
         look_up_command=look_up_command(config),
-        tls=config.section(TlsConfig),
+        tls=tls,
         secrets=SecretKeeper(access.key_file),
         access=replace(access, requires_tls=access.requires_tls and not insecure),
     )
