@@ -19,6 +19,7 @@ def prepare(
     group: str = "pay",
     number: int | None = None,
     bulk: bool = False,
+    user: str = "",
 ) -> Decision:
     return engine.submit(
         Prepare(
@@ -27,6 +28,7 @@ def prepare(
             messages=messages,
             number=number,
             bulk=bulk,
+            user=user,
         )
     )
 
@@ -112,6 +114,14 @@ def test_another_group_cannot_join_a_transaction() -> None:
     for number in (0, 1):
         refused = refusal(prepare(engine, "t", message(), group="ship", number=number))
         assert (refused.code, refused.fields["producer_group"]) == ("producer_group_wrong", "ship")
+
+
+def test_another_user_cannot_join_a_transaction() -> None:
+    engine = MemoryEngine()
+    prepare(engine, "t", message(), number=0, user="shop")
+    refused = refusal(prepare(engine, "t", message(), number=1, user="eve"))
+    assert (refused.code, refused.fields["user"]) == ("transaction_of_other_user", "eve")
+    assert held(prepare(engine, "t", message(), number=1, user="shop")).half_offset == 1
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])
