@@ -8,8 +8,9 @@ from time import perf_counter, thread_time
 
 IN_USE_S = 0.1
 """Clients count as sending for this long after a message."""
-FREE_MIN = 0.05
-"""The smallest free share of the thread that the pause takes into account."""
+FREE_MIN = 0.2
+"""The smallest free share of the thread that the pause takes into account. Under any load, checks
+and look-ups must keep up with what clients leave undecided."""
 MEASURED_S = 0.02
 """The free share is measured over at least this long."""
 
