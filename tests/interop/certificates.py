@@ -86,3 +86,12 @@ def _builder(
 def _written(path: Path, data: bytes) -> Path:
     path.write_bytes(data)
     return path
+
+
+def tls_settings(certificates: Certificates) -> dict[str, str]:
+    """Return the settings of a broker that takes TLS only, with these certificates."""
+    return {
+        "tls.mode": "required",
+        "tls.cert_file": str(certificates.cert_file),
+        "tls.key_file": str(certificates.key_file),
+    }

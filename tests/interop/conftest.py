@@ -7,6 +7,8 @@ from contextlib import ExitStack
 
 import pytest
 
+from tests.interop import remoting
+from tests.interop.certificates import Certificates, make_certificates, tls_settings
 from tests.interop.escrow import Escrow, quick_escrow
 from tests.interop.harness import Peer, every_peer
 
@@ -14,6 +16,17 @@ from tests.interop.harness import Peer, every_peer
 @pytest.fixture(scope="session")
 def broker() -> Iterator[Escrow]:
     with quick_escrow() as broker:
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return make_certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def tls_broker(certificates: Certificates) -> Iterator[Escrow]:
+    with quick_escrow(tls_settings(certificates)) as broker, remoting.secured(certificates):
         yield broker
 
 

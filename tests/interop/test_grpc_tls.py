@@ -6,14 +6,12 @@ that the broker makes for itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from tests.interop import remoting
-from tests.interop.certificates import Certificates, make_certificates
+from tests.interop.certificates import Certificates, tls_settings
 from tests.interop.errors import PeerRefused
-from tests.interop.escrow import Escrow, quick_escrow
+from tests.interop.escrow import Escrow
 from tests.interop.grpc_clients import scenarios
 from tests.interop.grpc_clients.clients import Draft
 from tests.interop.grpc_clients.peers import (
@@ -37,25 +35,6 @@ PLAYS: tuple[Play, ...] = (
     scenarios.an_undecided_message_is_asked_about_until_it_is_decided,
     scenarios.a_refused_message_is_pushed_again,
 )
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return make_certificates(tmp_path_factory.mktemp("certificates"))
-
-
-@pytest.fixture(scope="module")
-def tls_broker(certificates: Certificates) -> Iterator[Escrow]:
-    with quick_escrow(tls_settings(certificates)) as broker, remoting.secured(certificates):
-        yield broker
-
-
-def tls_settings(certificates: Certificates) -> dict[str, str]:
-    return {
-        "tls.mode": "required",
-        "tls.cert_file": str(certificates.cert_file),
-        "tls.key_file": str(certificates.key_file),
-    }
 
 
 @pytest.mark.parametrize("peer_type", VERIFYING)

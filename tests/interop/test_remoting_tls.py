@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import pytest
 
 from tests.interop import remoting
 from tests.interop.building import JAVA_4, JAVA_5
-from tests.interop.certificates import Certificates, make_certificates
+from tests.interop.certificates import Certificates, tls_settings
 from tests.interop.errors import PeerRefused
 from tests.interop.escrow import Escrow, quick_escrow
 from tests.interop.scenario import fresh
 from tests.interop.scenarios import transactions
 from tests.interop.stock import JavaPeer
-from tests.interop.test_grpc_tls import tls_settings
 from tests.interop.values import Message
 
 pytestmark = pytest.mark.xdist_group("remoting-tls")
@@ -27,17 +26,6 @@ PLAYS = (
     transactions.a_rolled_back_transaction_is_not_delivered,
     transactions.nothing_is_delivered_while_the_local_transaction_runs,
 )
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return make_certificates(tmp_path_factory.mktemp("certificates"))
-
-
-@pytest.fixture(scope="module")
-def tls_broker(certificates: Certificates) -> Iterator[Escrow]:
-    with quick_escrow(tls_settings(certificates)) as broker, remoting.secured(certificates):
-        yield broker
 
 
 def verifying(certificates: Certificates, *, with_certificate: bool = False) -> Mapping[str, str]:

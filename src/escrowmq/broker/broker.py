@@ -32,7 +32,7 @@ from escrowmq.broker.native.status import Vitals, status
 from escrowmq.broker.native.users import NativeUsers
 from escrowmq.broker.native.verdicts import NativeVerdicts
 from escrowmq.broker.native.writing import NativeWriting
-from escrowmq.broker.net.admitting import RemotingAdmission, check_tables
+from escrowmq.broker.net.admitting import RemotingAdmission, check_codes
 from escrowmq.broker.net.answering import Answering
 from escrowmq.broker.net.requests import Handler, Request, handlers_of
 from escrowmq.broker.pop.dead_letters import DeadLetters
@@ -197,7 +197,7 @@ class Broker:
 
     def _guard(self) -> None:
         """Let no handler run before its request's needs are met."""
-        check_tables(self._handlers)
+        check_codes(self._handlers)
         if self.admission is not None:
             guarded = self.admission.guarded
             self._handlers = {code: guarded(code, one) for code, one in self._handlers.items()}

@@ -18,6 +18,8 @@ from escrowmq.model.users import Action, ResourceKind
 from escrowmq.protocol.message.message_views import SYSTEM_TOPICS
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
     from escrowmq.broker.access.known_users import KnownUser
     from escrowmq.broker.access.stored_facts import StoredFacts
 
@@ -28,7 +30,7 @@ _USE = (Action.PUB, Action.SUB, Action.GET)
 
 
 class Asker(msgspec.Struct, frozen=True, gc=False):
-    """Who asks, and what the tables can look up."""
+    """The user that sends a request, its connection, and what the tables look up for it."""
 
     known: KnownUser
     facts: StoredFacts
@@ -40,6 +42,15 @@ class Asker(msgspec.Struct, frozen=True, gc=False):
     def user(self) -> str:
         """The user's name."""
         return self.known.name
+
+
+def check_table(handled: Iterable[str | int], described: Collection[str | int]) -> None:
+    """Refuse to start if a table lacks a request that has a handler: nothing would check it."""
+    missing = sorted(map(str, set(handled).difference(described)))
+    if missing:
+        raise RequestRefused(
+            "needs_missing", "write what each request needs into its table", requests=missing
+        )
 
 
 def need(action: Action, kind: ResourceKind, name: str = "") -> Needs:

@@ -19,7 +19,7 @@ from escrowmq.protocol.signing.grpc import SLACK_MS
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from escrowmq.access.needs import Needs
     from escrowmq.broker.access.gate import AccessGate
@@ -42,15 +42,6 @@ class SeenHeader(NamedTuple):
     date_time: bytes
     known: KnownUser
     until_s: float
-
-
-def check_methods(names: Iterable[str]) -> None:
-    """Refuse to start with a method whose needs the table does not name."""
-    missing = sorted(set(names) - GRPC_NEEDS.keys())
-    if missing:
-        raise RequestRefused(
-            "needs_missing", "write what each method needs into its table", methods=missing
-        )
 
 
 @dataclass(frozen=True, slots=True)

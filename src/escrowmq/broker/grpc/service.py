@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from escrowmq.broker.grpc.admitting import check_methods
+from escrowmq.broker.access.common_needs import check_table
+from escrowmq.broker.access.needs_grpc import GRPC_NEEDS
 from escrowmq.broker.grpc.requests import GrpcMethod, GrpcRequest, ServedMethod, served_by
 from escrowmq.broker.net.grpc_call import GrpcMethods, Unary
 from escrowmq.model.errors import RequestRefused
@@ -50,7 +51,7 @@ def grpc_methods(
     admission: GrpcAdmission | None = None,
 ) -> GrpcMethods:
     """Return the methods that a door serves, by path."""
-    check_methods((*METHODS, "Telemetry"))
+    check_table((*METHODS, "Telemetry"), GRPC_NEEDS)
     handlers: dict[str, Handler] = {}
     for part in (telemetry, *parts):
         handlers.update(served_by(part))

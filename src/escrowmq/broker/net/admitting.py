@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from escrowmq.broker.access.common_needs import Asker
+from escrowmq.broker.access.common_needs import Asker, check_table
 from escrowmq.broker.access.gate import UNKNOWN_CALLER
 from escrowmq.broker.access.needs_native import NATIVE_NEEDS
 from escrowmq.broker.access.needs_remoting import REMOTING_NEEDS
@@ -33,13 +33,9 @@ REFUSED_MAX = 16
 """Requests without valid credentials on one connection."""
 
 
-def check_tables(codes: Iterable[int]) -> None:
-    """Refuse to start with a handler whose needs no table names: nothing would check it."""
-    missing = sorted(set(codes) - REMOTING_NEEDS.keys() - NATIVE_NEEDS.keys())
-    if missing:
-        raise RequestRefused(
-            "needs_missing", "write what each request needs into its table", codes=missing
-        )
+def check_codes(codes: Iterable[int]) -> None:
+    """Refuse to start if the tables lack a request code that has a handler."""
+    check_table(codes, REMOTING_NEEDS.keys() | NATIVE_NEEDS.keys())
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +103,7 @@ class RemotingAdmission:
         if connection.refusals <= REFUSED_MAX:
             delay_s = self.gate.failures.note(host, loop.time())
         if delay_s is None:
-            # Nobody reads the answer, but it is counted.
+            # The client gets no answer, but the metrics count the refusal.
             request.decline(refused)
             connection.cut("login_failed", why=refused.code)
         elif delay_s == 0:

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, cast
 
 import msgspec
 
-from escrowmq.broker.net.http_admission import HttpLink, check_pages
+from escrowmq.broker.access.common_needs import check_table
+from escrowmq.broker.access.needs_http import HTTP_NEEDS
+from escrowmq.broker.net.http_admission import HttpLink
 from escrowmq.broker.net.tls import certificate_names, has_tls
 from escrowmq.model.event_log import event_log
 
@@ -68,7 +70,7 @@ class HttpConnections:
     """Creates a protocol for each connection, and tracks open connections."""
 
     def __init__(self, pages: Pages, admission: HttpAdmission | None = None) -> None:
-        check_pages(pages)
+        check_table(pages, HTTP_NEEDS)
         self.pages = pages
         #: None if every page is open.
         self.admission = admission

@@ -11,7 +11,7 @@ from escrowmq.broker.access.needs_http import HTTP_NEEDS
 from escrowmq.model.errors import EscrowError, RequestRefused
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from escrowmq.broker.access.gate import AccessGate
     from escrowmq.broker.access.known_users import KnownUser
@@ -30,15 +30,6 @@ class HttpLink:
 
     def cut(self, event: str, **facts: object) -> None:
         """Do nothing: the request is answered at once."""
-
-
-def check_pages(paths: Iterable[str]) -> None:
-    """Refuse to start with a page whose needs the table does not name."""
-    missing = sorted(set(paths) - HTTP_NEEDS.keys())
-    if missing:
-        raise RequestRefused(
-            "needs_missing", "write what each page needs into its table", pages=missing
-        )
 
 
 @dataclass(frozen=True, slots=True)

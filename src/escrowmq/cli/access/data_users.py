@@ -20,7 +20,7 @@ from escrowmq.store.config import StoreConfig
 from escrowmq.store.disk.disk import OsDisk
 from escrowmq.store.disk.lock import DirectoryLock
 from escrowmq.store.recovery import format as formats
-from escrowmq.store.recovery.recovery import open_store
+from escrowmq.store.recovery.recovery import NO_HOST, open_store
 from escrowmq.store.repair.catalog_on_disk import read_catalog
 from escrowmq.transaction.memory.catalog import KeptUser
 from escrowmq.transaction.policy import CheckPolicy
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from escrowmq.transaction.user_commands import PutUser, UserCommand
 
 STORE = "store"
-#: A placeholder: the broker's address goes only into new messages, and users are none.
-_HOST = bytes(8)
 
 
 class DataUsers(UserPlace):
@@ -109,7 +107,7 @@ class DataUsers(UserPlace):
         policy = replace(config.section(CheckPolicy), state_store="table")
         is_changed = False
         with DirectoryLock(self._data):
-            store, _ = open_store(disk, config.section(StoreConfig), policy, _HOST)
+            store, _ = open_store(disk, config.section(StoreConfig), policy, NO_HOST)
             try:
                 store.core.limits = config.section(LimitsConfig)
                 # Users need the newest format: an older release would drop them.

@@ -11,7 +11,7 @@ from rich.progress import Progress
 
 from escrowmq.cli.shapes.tool_shapes import StateMigrationShape
 from escrowmq.store.disk.disk import OsDisk
-from escrowmq.store.recovery.recovery import open_store
+from escrowmq.store.recovery.recovery import NO_HOST, open_store
 from escrowmq.store.states.migrating import migrate_states
 
 if TYPE_CHECKING:
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 
     from escrowmq.store.config import StoreConfig
     from escrowmq.transaction.policy import CheckPolicy
-
-#: A placeholder: the broker's address goes only into new messages; a migration writes none.
-_HOST = bytes(8)
 
 
 class StateMigration:
@@ -36,7 +33,7 @@ class StateMigration:
     def run(self) -> StateMigrationShape:
         """Fill the chosen state store and compare each record; show progress on a terminal."""
         by_table = replace(self._policy, state_store="table")
-        store, _ = open_store(OsDisk(self._path), self._config, by_table, _HOST)
+        store, _ = open_store(OsDisk(self._path), self._config, by_table, NO_HOST)
         try:
             with _bar() as told:
                 done = migrate_states(store, self._policy.state_store, told, self._policy.state_url)

@@ -9,17 +9,13 @@ from pathlib import Path
 
 from escrowmq.cli.data import store_text
 from escrowmq.model.clock import SystemClock
-from escrowmq.protocol.message.ids import pack_host
 from escrowmq.store.config import StoreConfig
 from escrowmq.store.disk.disk import OsDisk
-from escrowmq.store.recovery.recovery import open_store
+from escrowmq.store.recovery.recovery import NO_HOST, open_store
 from escrowmq.store.repair.inspect import check, inspect
 from escrowmq.store.repair.repair import Abandoned, end_lost, fixable, refuse_impossible, repair
 from escrowmq.store.repair.report import RangeKind
 from escrowmq.transaction.policy import CheckPolicy
-
-#: A placeholder: the broker's address goes only into new messages, and a repair writes none.
-_HOST = pack_host("127.0.0.1", 0)
 
 
 class RepairRun:
@@ -69,7 +65,7 @@ class RepairRun:
             yield f"Filled {span.count} bytes at log offset {span.first}"
         # Open with the state table: the next start compares the chosen state store with the log.
         by_table = replace(policy, state_store="table")
-        store, found = open_store(self._disk, config, by_table, _HOST)
+        store, found = open_store(self._disk, config, by_table, NO_HOST)
         yield f"Opened: {found.frames} frames replayed, {found.cut_bytes} torn bytes cut off"
         # Decide at the store's own last time: by a wrong clock, everything could look old.
         ended = end_lost(store, store.last_at_ms or SystemClock().now_ms())

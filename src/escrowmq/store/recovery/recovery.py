@@ -49,6 +49,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+NO_HOST = bytes(8)
+"""The broker's address for a store that gets no new messages: only new messages hold it."""
+
 log = event_log(__name__)
 
 FILES = (formats.PATH, checkpoints.PATH, checkpoints.PREVIOUS, reserves.PATH)
